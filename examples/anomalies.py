@@ -1,19 +1,19 @@
-"""Anomalies in series: steps that their neighbours do not explain.
+"""Finds anomalies in series: steps that their neighbours do not explain.
 
     python examples/anomalies.py                              # made waves
     python examples/anomalies.py --data DIR --set ecg         # needs aeon
     python examples/anomalies.py --data DIR --set bleeding
 
-The model learns from a series without anomalies. It reads a window whose middle is hidden, and
-guesses the middle from both sides. Where the guess is bad, the series is unusual: the mean squared
-error around a step is its score. The real sets come with the package aeon, so DIR may be any
-folder. `--validate` measures on the series to choose by; choose settings so. The baselines are a
-moving z-score and KMeansAD of aeon.
+The model trains on a series without anomalies. It reads a window with a hidden middle, and predicts
+the middle from both sides. The anomaly score of a step is the mean squared error around it. The
+real sets come with the package aeon, so DIR may be any folder. `--validate` measures on the
+validation series; use it to choose settings. The baselines are a moving z-score and aeon's
+KMeansAD.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import numpy as np
@@ -29,10 +29,10 @@ import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
 
-PATCH, PATCHES, D_MODEL = 20, 9, 64  # steps of a patch; patches of a window, an odd number
+PATCH, PATCHES, D_MODEL = 20, 9, 64  # steps per patch; patches per window, an odd number
 SIDE = PATCHES // 2 * PATCH  # steps on each side of the hidden patch
-# Steps that the errors are averaged over; steps before each one for the z-score, and those that its
-# scores are averaged over; steps of KMeansAD. The best on the series to choose by of "ecg".
+# Widths in steps: mean of the errors; history of the z-score, mean of its scores; KMeansAD.
+# The best on the validation series of "ecg".
 MEAN, Z_BEFORE, Z_MEAN, K_WINDOW = 20, 20, 80, 80
 DATA = {"made": "made waves", "ecg": "ecg-diff-count-3", "bleeding": "UCR 135, InternalBleeding16"}
 
@@ -52,13 +52,13 @@ def parse_arguments(argv):
 
 
 def windows_of(series):
-    """All windows of a series, (N, S, C), one for each first step."""
+    """Returns all windows of a series, (N, S, C), one per start step."""
     windows = np.lib.stride_tricks.sliding_window_view(series, PATCH * PATCHES, axis=0)
     return np.ascontiguousarray(windows.transpose(0, 2, 1))
 
 
 def make_model(channels):
-    """Windows (B, S, C) to their middle (B, PATCH, C), which the model does not see."""
+    """Makes a model from windows (B, S, C) to their hidden middle (B, PATCH, C)."""
     window = keras.Input((PATCH * PATCHES, channels), name="window")
     x = ops.reshape(window, (-1, PATCHES, PATCH * channels))
     shown = np.ones((PATCHES, 1), "float32")
@@ -73,7 +73,7 @@ def make_model(channels):
 
 
 def train(args, run, series):
-    cut = len(series) * 4 // 5  # the rest chooses the epoch
+    cut = len(series) * 4 // 5  # the rest is for validation
     parts = [windows_of(part) for part in (series[:cut], series[cut:])]
     data, valid = ((windows, windows[:, SIDE : SIDE + PATCH]) for windows in parts)
     model = make_model(series.shape[1])
@@ -86,9 +86,9 @@ def train(args, run, series):
 
 
 def guess_errors(predictor, series):
-    """The squared error of each step (S,): the mean of all its guesses and of the channels.
+    """Returns the squared error of each step (S,), the mean over its predictions and channels.
 
-    Steps near the ends are in no middle. They get the median error, which says nothing.
+    Steps near the ends are never in the middle of a window. They get the median error.
     """
     windows = windows_of(series)
     results = predictor.predict(windows)
@@ -104,7 +104,7 @@ def guess_errors(predictor, series):
 
 
 def k_means(train, series, seed):
-    """The scores (S,) of aeon's KMeansAD: distances of windows to the clusters of `train`."""
+    """Returns the scores (S,) of aeon's KMeansAD: distances of windows to clusters of `train`."""
     module = aeon_module("anomaly_detection.series.distance_based")
     detector = module.KMeansAD(n_clusters=20, window_size=K_WINDOW, random_state=seed)
     detector.fit(train.astype(float), axis=0)
@@ -118,7 +118,7 @@ def main(argv=None):
         model = train(args, run, sets.train[: args.limit])
         export.export_onnx(model, run.path / "onnx")
 
-        # From here on ONNX Runtime answers.
+        # From here on, ONNX Runtime predicts.
         series, labels = sets.valid if args.validate else sets.test
         errors = guess_errors(Predictor(run.path / "onnx"), series)
         found = {

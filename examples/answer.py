@@ -1,15 +1,15 @@
-"""Answers to questions, found in a passage: the model says where an answer begins and ends.
+"""Finds answers to questions in a passage: the model predicts where an answer begins and ends.
 
     python examples/answer.py                    # some minutes
     python examples/answer.py --passages 500     # a first look, too short to learn it
 
-The data is made: calendars of who does what, where and when. Most questions name two things, each
-of which stands in two of a passage's sentences, and they say days in another way than the passage.
+The data is synthetic: calendars of who does what, where and when. Most questions name two facts,
+and each fact occurs in two sentences of the passage. Questions write dates in another form.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import numpy as np
@@ -36,13 +36,13 @@ def parse_arguments(argv):
 
 
 def reader(args, vocab_size):
-    """Question and passage in a row each; two logits for each token of the passage."""
+    """Makes a model from question and passage, one row each, to two logits per passage token."""
     question_ids = keras.Input((None,), dtype="int32", name="first_ids")
     passage_ids = keras.Input((None,), dtype="int32", name="second_ids")
     embedding = kt.TokenEmbedding(vocab_size, args.d_model)
     question, passage = embedding(question_ids), embedding(passage_ids)
-    # The part of the question that is most like a word of the passage: equal words have large
-    # products from the start, so the model need not find out first that they belong together.
+    # Align each passage word with the most similar part of the question. Equal words have large
+    # products from the start, so the model need not learn that they match.
     aligned = keras.layers.Attention()([passage, question])
     product = keras.layers.Multiply()([passage, aligned])
     x = keras.layers.Concatenate()([passage, aligned, product])
@@ -51,8 +51,8 @@ def reader(args, vocab_size):
     sizes = dict(num_heads=4, d_ff=2 * args.d_model, dropout=0.0, positions="rotary")
     question = kt.EncoderBlock(**sizes)(question)
     for _ in range(args.num_layers):
-        # Each word of the passage reads those next to it ("the third of May" is one thing), then
-        # the question, then its own sentence and the others.
+        # Each passage word combines its neighbours ("the third of May" is one unit), then attends
+        # to the question, then to the whole passage.
         near = kt.MaskedConv1D(args.d_model, 5, activation="relu")(x)
         x = keras.layers.LayerNormalization()(keras.layers.Add()([x, near]))
         seen = kt.MultiHeadAttention(4, args.d_model // 4)(x, question)
@@ -93,13 +93,13 @@ def train(args, run, sets, tokenizer):
 
 
 def draw_answers(model, tokenizer, questions, passage):
-    """For each question, how likely each piece of one passage is part of the answer."""
+    """Plots the probability that each piece of a passage is in the answer to each question."""
     rows = []
     for question in questions:
         ids = [np.array([[*tokenizer.encode(text), END_ID]]) for text in (question, passage)]
         outputs = model.predict(dict(zip(("first_ids", "second_ids"), ids, strict=True)), verbose=0)
         start, end = (keras.activations.softmax(outputs[name])[0].numpy() for name in OUTPUTS)
-        rows.append(np.cumsum(start) * np.cumsum(end[::-1])[::-1])  # begun, and not yet ended
+        rows.append(np.cumsum(start) * np.cumsum(end[::-1])[::-1])  # begun and not yet ended
     labels = plots.token_labels(tokenizer, tokenizer.encode(passage))
     ends = [i for i, label in enumerate(labels, 1) if label.endswith(".")]
     parts = [(np.array(rows)[:, a:b], labels[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
@@ -111,7 +111,7 @@ def main(argv=None):
     with task_run.TaskRun(args) as run:
         *sets, test = calendar_questions(args.passages, limit=args.limit)
         texts = sets[0].questions + sets[0].passages
-        # "bpe" has whole words as pieces where a text has few of them.
+        # "bpe" keeps whole words as pieces if a text has few different words.
         tokenizer = kt.Tokenizer.train(texts, 900, hard_vocab_limit=False, model_type="bpe")
         model = train(args, run, sets, tokenizer)
 
@@ -120,7 +120,7 @@ def main(argv=None):
         predictor = Predictor(run.path / "onnx")
         pairs = list(zip(test.questions, test.passages, strict=True))
         found = predictor.predict(pairs)
-        some = slice(4)  # they are about one passage
+        some = slice(4)  # the questions about the first passage
         figure = draw_answers(model, tokenizer, test.questions[some], test.passages[0])
         run.draw("answer.png", figure)
         print(test.passages[0])

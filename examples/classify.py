@@ -1,19 +1,19 @@
-"""Texts to classes: what a question asks for, or whether a review likes its film.
+"""Classifies texts: questions by the kind of their answer, or film reviews by sentiment.
 
     python examples/classify.py                               # opinions made of a few words
     python examples/classify.py --data DIR --set trec         # DIR/sentiment/TREC.train.all, ...
     python examples/classify.py --data DIR --set sst2         # DIR/sentiment/train.tsv, ...
     python examples/classify.py --data DIR --set imdb         # DIR/imdb/train.jsonl.gz, ...
 
-Convolutions put each word together with those next to it. A class token in front attends to all of
-them, and its vector behind the last block says the class. The validation set chooses the epoch, or
-is part of the training set (TREC, SST-2, with a fixed number of epochs). The score is the one of
-ONNX Runtime on the test set.
+Convolutions combine each word with its neighbours. A class token in front attends to all words, and
+its vector after the last block gives the class. The validation set selects the epoch, or is part of
+the training set (TREC, SST-2, with a fixed number of epochs). ONNX Runtime predicts the classes of
+the test set.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import numpy as np
@@ -26,7 +26,7 @@ import keras_transformer as kt
 from keras_transformer import export, plots
 from keras_transformer.export.runtime import Predictor
 
-LONGEST = 5000  # pieces of a text: to choose by and to answer, texts are read whole
+LONGEST = 5000  # pieces of a text in validation and export; training truncates to `longest`
 # Reader, settings and published scores of each set. No setting was chosen on a test set.
 USUAL = dict(
     d_model=128,
@@ -111,7 +111,7 @@ def parse_arguments(argv):
 
 
 def batches(texts, tokenizer, recipe, args):
-    """To train on, of some sets with words cut into other pieces in every epoch; to choose by."""
+    """Makes training and validation batches. With `alpha`, each epoch draws other word pieces."""
     train = kt.classification_batches(
         *texts.train,
         tokenizer,
@@ -129,10 +129,10 @@ def batches(texts, tokenizer, recipe, args):
 
 
 def classifier(recipe, vocab_size, classes):
-    """Ids (B, S) to a logit for each class (B, C), by a class token that attends to all words."""
+    """Makes a model from ids (B, S) to class logits (B, C). A class token attends to all words."""
     source_ids = keras.Input((None,), dtype="int32", name="source_ids")
     x = kt.TokenEmbedding(vocab_size, recipe["d_model"])(source_ids)  # (B, S, D)
-    x = keras.layers.Dropout(recipe["word_dropout"], (None, None, 1))(x)  # whole words
+    x = keras.layers.Dropout(recipe["word_dropout"], (None, None, 1))(x)  # drops whole tokens
     x = keras.layers.Dropout(recipe["input_dropout"])(x)
     near = [kt.MaskedConv1D(recipe["filters"], k, activation="relu")(x) for k in recipe["widths"]]
     x = keras.layers.LayerNormalization()(keras.layers.Add()([x, keras.layers.Concatenate()(near)]))
@@ -145,7 +145,7 @@ def classifier(recipe, vocab_size, classes):
 
 
 def draw_words(run, model, tokenizer, answers):
-    """Attention of the class token in the last block: the mean over its heads."""
+    """Plots the attention of the class token in the last block, averaged over heads."""
     sentences, weights, labels = [], [], []
     for text, result in answers:
         ids, spans = tokenizer.encode_with_spans(text)
@@ -160,9 +160,9 @@ def main(argv=None):
     args, recipe = parse_arguments(argv)
     with task_run.TaskRun(args) as run:
         texts = recipe["read"](args.data, args.limit)
-        if not recipe["choose_epoch"]:  # then there is more to train on
+        if not recipe["choose_epoch"]:  # then validation data is training data
             texts = texts._replace(train=[a + b for a, b in zip(*texts[:2], strict=True)])
-        # The rule folds capital letters: the same word at a sentence's start and within it.
+        # Fold case, so that a word at the start of a sentence is the same as within it.
         tokenizer = kt.Tokenizer.train(
             texts.train[0],
             recipe["vocab_size"],

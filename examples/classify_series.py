@@ -1,19 +1,19 @@
-"""Series of any length to classes: who speaks a vowel, what a hand draws, how somebody moves.
+"""Classifies series of any length: speakers of a vowel, gestures of a hand, or motions.
 
     python examples/classify_series.py                                      # made gestures
     python examples/classify_series.py --data DIR --set JapaneseVowels      # needs aeon
     python examples/classify_series.py --data DIR --set BasicMotions
 
-Each step of a series is a token. Convolutions show it the steps next to it, and a class token
-attends to all of them. Short series are padded with steps of zeros, which are masked out. The real
-sets come with the package aeon, so DIR may be any folder. The model trains on all of the training
-set for a fixed number of epochs. `--validate` holds out a fifth of it and measures on that; choose
-settings so. ROCKET (Dempster et al. 2020, arXiv 1910.13051) is the baseline.
+Each step of a series is a token. Convolutions combine it with its neighbours, and a class token
+attends to all steps. Short series are padded with steps of zeros, which are masked out. The real
+sets come with the package aeon, so DIR may be any folder. The model trains on the whole training
+set for a fixed number of epochs. `--validate` holds out a fifth of it and measures on that part;
+use it to choose settings. ROCKET (Dempster et al. 2020, arXiv 1910.13051) is the baseline.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import numpy as np
@@ -44,7 +44,7 @@ def parse_arguments(argv):
 
 
 def held_out(some):
-    """A set without a fifth of its series, and that fifth."""
+    """Splits a set into four fifths and one fifth of its series."""
     out = folds(some.labels, 5) == 0
     pairs = list(zip(*some, strict=True))
     parts = [[pair for pair, o in zip(pairs, out, strict=True) if o == one] for one in (0, 1)]
@@ -52,7 +52,7 @@ def held_out(some):
 
 
 def make_model(channels, classes, width, strides, dropout):
-    """Series (B, S, C) to a logit for each class."""
+    """Makes a model from series (B, S, C) to class logits."""
     frames = keras.Input((None, channels), name="series")
     x = keras.layers.Masking()(frames)  # steps of zeros are padding
     x = keras.layers.GaussianNoise(0.1)(x)
@@ -84,7 +84,7 @@ def train(args, run, some, labels, settings):
 
 
 def rocket(train, test, seed):
-    """The accuracy of ROCKET; it needs series of one length, so steps of zeros fill the short."""
+    """Returns the accuracy of ROCKET. It needs equal lengths, so zeros pad short series."""
     classifier = aeon_module("classification.convolution_based").RocketClassifier(random_state=seed)
     longest = max(len(one) for some in (train, test) for one in some.series)
     first, second = (
@@ -96,7 +96,7 @@ def rocket(train, test, seed):
 
 
 def draw_attention(run, model, test, found, strides):
-    """Attention of the class token in the last block: the mean over its heads."""
+    """Plots the attention of the class token in the last block, averaged over heads."""
     shown = [test.labels.index(label) for label in dict.fromkeys(test.labels)][:6]
     series, weights = [test.series[i] for i in shown], []
     for one in series:

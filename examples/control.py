@@ -1,18 +1,17 @@
-"""Control by asking for a return: a decision transformer, learned from logged episodes.
+"""Trains a decision transformer on logged episodes, and plays for requested returns.
 
     python examples/control.py                          # CartPole: keep a pole upright
     python examples/control.py --environment Acrobot    # swing up a double pendulum
 
-The log holds episodes of mixed quality. The model reads, at each step, the return that came
-afterwards, the state and the last action, and predicts the action (Chen et al. 2021, arXiv
-2106.01345). To play, you ask for a return: the policy subtracts what it receives. It runs from ONNX
-Runtime inside the environment. Behaviour cloning, the same model without returns, is the baseline.
-Needs gymnasium.
+The log holds episodes of mixed quality. At each step the model reads the return from there on, the
+state and the last action, and predicts the action (Chen et al. 2021, arXiv 2106.01345). To play,
+you request a return, and the policy subtracts each reward. ONNX Runtime runs the policy inside the
+environment. Behaviour cloning, the same model without returns, is the baseline. Needs gymnasium.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import numpy as np
@@ -30,7 +29,7 @@ import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
 
-# Number of actions, and the returns that are asked for, the best one last.
+# Number of actions, and the requested returns, the best one last.
 ENVIRONMENTS = {
     "CartPole": (2, [50, 100, 200, 300, 400, 500]),
     "Acrobot": (3, [-400, -300, -200, -150, -100, -75]),
@@ -40,7 +39,7 @@ D_MODEL = 64
 
 
 def make_model(features, actions):
-    """Steps (B, S, features) to a logit for each action after each step (B, S, actions)."""
+    """Makes a model from steps (B, S, features) to action logits (B, S, actions)."""
     steps = keras.Input((None, features), name="steps")
     x = keras.layers.Masking()(steps)  # steps of zeros are padding
     x = kt.SinusoidalPositionEncoding()(keras.layers.Dense(D_MODEL)(x))
@@ -70,10 +69,10 @@ def train(args, run, episodes, actions, use_returns):
 
 
 def play(folder, name, count, targets, games, seed, noise=1.0):
-    """The mean return of games for each return that is asked for; None asks for nothing.
+    """Returns the mean return of games for each requested return; `None` requests none.
 
-    Actions are drawn by their probabilities, as in the log; without `noise` the most likely one is
-    taken. All games run side by side, so that ONNX Runtime answers one batch at each step.
+    Actions are sampled from their probabilities; `noise=0.0` takes the most likely one. All games
+    run side by side, so that ONNX Runtime processes one batch per step.
     """
     predictor, draw = Predictor(folder), np.random.default_rng(seed)
     environments = [make_environment(f"{name}-v1") for _ in range(len(targets) * games)]
@@ -116,7 +115,7 @@ def main(argv=None):
             model = train(args, run, episodes, count, use_returns)
             export.export_onnx(model, run.path / folder)
 
-        # From here on ONNX Runtime acts.
+        # From here on, ONNX Runtime predicts.
         options = dict(name=args.environment, count=count, games=args.games, seed=args.seed)
         achieved = play(run.path / "onnx", targets=targets, **options)
         (cloned,) = play(run.path / "cloning", targets=[None], **options)

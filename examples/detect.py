@@ -1,17 +1,18 @@
-"""Object detection: which items are in a scene, and where.
+"""Detects objects: predicts the class and the box of each item in a scene.
 
     python examples/detect.py                 # scenes of drawn shapes
     python examples/detect.py --data DIR      # scenes of Fashion-MNIST, DIR/images
 
-A small DETR (Carion et al. 2020, arXiv 2005.12872). Convolutions make a vector for each patch of
-the scene, and an encoder reads them. Object queries attend to them and to each other in a decoder,
-and each predicts one object or nothing. While training, the Hungarian algorithm matches queries to
-objects. The baseline has the same convolutions and predicts an object for each patch. Needs SciPy.
+The model is a small DETR (Carion et al. 2020, arXiv 2005.12872). Convolutions compute a vector for
+each patch of the scene, and an encoder reads the vectors. In a decoder, object queries attend to
+them and to each other, and each query predicts one object or nothing. During training, the
+Hungarian algorithm matches queries to objects. The baseline has the same convolutions and predicts
+an object for each patch. Needs SciPy.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import numpy as np
@@ -28,18 +29,18 @@ import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
 
-UPDATES = 100  # an epoch
-GRID = 8  # patches in a row; each has one query
-CHOOSE, MEASURE = 500, 1000  # scenes to choose by and to measure on
-# Size of the vectors, blocks of encoder and decoder, scenes of a batch.
+UPDATES = 100  # per epoch
+GRID = 8  # patches per row; each has one query
+CHOOSE, MEASURE = 500, 1000  # scenes for validation and test
+# Size of the vectors, blocks of encoder and decoder, scenes per batch.
 SMALL, LARGE = (64, 1, 2, 16), (96, 2, 2, 32)
 
 
 def predictions(classes):
-    """A function from vectors (B, 64, D), one for each patch, to predictions (B, 64, C + 5).
+    """Returns a function from vectors of patches (B, 64, D) to predictions (B, 64, C + 5).
 
-    A prediction has logits of the classes and of "nothing", and a box, which is predicted by its
-    difference from a square around the patch.
+    A prediction has logits of the classes and of "nothing", and a box. The model predicts the
+    difference of the box from a square around the patch.
     """
     y, x = (np.mgrid[:GRID, :GRID].reshape(2, -1) + 0.5) / GRID
     cells = np.stack([x, y, np.full(GRID**2, 0.3), np.full(GRID**2, 0.3)], axis=1)
@@ -55,7 +56,7 @@ def predictions(classes):
 
 
 def patches(d_model):
-    """Scenes (B, 64, 64, 1), and a vector for each 8 x 8 pixels: (B, 64, D)."""
+    """Returns an input of scenes (B, 64, 64, 1), and a vector per 8 x 8 pixels, (B, 64, D)."""
     pixels = x = keras.Input((scenes.SIDE, scenes.SIDE, 1), name="pixels")
     for part, strides in ((4, 2), (2, 2), (1, 2), (1, 1), (1, 1)):
         x = layers.Conv2D(d_model // part, 3, strides, padding="same", use_bias=False)(x)
@@ -64,9 +65,9 @@ def patches(d_model):
 
 
 def make_detr(classes, d_model, encoder_blocks, decoder_blocks):
-    """Two models of scenes (B, 64, 64, 1) with the same layers: one to train, one to use.
+    """Makes two models of scenes (B, 64, 64, 1) with shared layers, for training and inference.
 
-    The first returns predictions of each decoder block (B, L, 64, C + 5), the second the last ones.
+    The first returns predictions of each decoder block (B, L, 64, C + 5), the second only the last.
     """
     options = dict(num_heads=4, d_ff=2 * d_model, dropout=0.0, norm_first=True)
     pixels, x = patches(d_model)
@@ -74,7 +75,7 @@ def make_detr(classes, d_model, encoder_blocks, decoder_blocks):
     for _ in range(encoder_blocks):
         x = kt.EncoderBlock(**options)(x)
     memory = layers.LayerNormalization()(x)
-    queries = kt.LearnedPositionEncoding(GRID**2)(memory)  # a learned vector plus the patch's own
+    queries = kt.LearnedPositionEncoding(GRID**2)(memory)  # a learned vector plus the patch's
     predict, found = predictions(classes), []
     for _ in range(decoder_blocks):
         queries = kt.DecoderBlock(**options)(queries, memory, use_causal_mask=False)
@@ -83,7 +84,7 @@ def make_detr(classes, d_model, encoder_blocks, decoder_blocks):
 
 
 def make_baseline(classes, d_model):
-    """Scenes (B, 64, 64, 1) to a prediction for each patch, (B, 64, C + 5)."""
+    """Makes a model from scenes (B, 64, 64, 1) to a prediction per patch, (B, 64, C + 5)."""
     pixels, x = patches(d_model)
     return keras.Model(pixels, predictions(classes)(x))
 
@@ -92,7 +93,7 @@ def train(args, run, model, match, items, size):
     updates = args.epochs * UPDATES
     rate = learning_rate(peak=1e-3, warmup_steps=updates // 20 + 1, anneal=True, updates=updates)
     optimizer = keras.optimizers.AdamW(rate, weight_decay=1e-4, global_clipnorm=1.0)
-    model.compile(optimizer, loss=SetLoss(match), jit_compile=False)  # SciPy is not for XLA
+    model.compile(optimizer, loss=SetLoss(match), jit_compile=False)  # XLA cannot run SciPy
     valid = scenes.draw_scenes(items["valid"], CHOOSE, np.random.default_rng(1))
     options = dict(epochs=args.epochs, steps_per_epoch=UPDATES, shuffle=False, best="val_loss")
     batches = scenes.batches(items["train"], size, args.seed)
@@ -100,7 +101,7 @@ def train(args, run, model, match, items, size):
 
 
 def find(folder, pixels, overlap=None):
-    """The detections of ONNX Runtime in each scene."""
+    """Returns ONNX Runtime's detections in each scene."""
     results = Predictor(folder).predict(pixels)
     return [detections(next(iter(one.arrays.values())), overlap=overlap) for one in results]
 
@@ -113,7 +114,7 @@ def main(argv=None):
         if args.data:
             sets, darkest = fashion_mnist(args.data / "images", args.limit), 0.1
         else:
-            sets, darkest = made_pictures(limit=args.limit), 0.5  # they are in noise
+            sets, darkest = made_pictures(limit=args.limit), 0.5  # above the noise
         parts = {"train": sets.train, "valid": sets.valid, "test": sets.test}
         items = {name: scenes.make_items(*part, darkest) for name, part in parts.items()}
         baseline = make_baseline(len(sets.labels), sizes[0])
@@ -123,7 +124,7 @@ def main(argv=None):
         export.export_onnx(baseline, run.path / "baseline")
         export.export_onnx(model, run.path / "onnx")
 
-        # From here on ONNX Runtime answers.
+        # From here on, ONNX Runtime predicts.
         name, scores = "mean average precision at 0.5", {}
         for part, count, seed in (("valid", CHOOSE, 1), ("test", MEASURE, 2)):
             pixels, objects = scenes.draw_scenes(items[part], count, np.random.default_rng(seed))

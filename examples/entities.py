@@ -1,20 +1,20 @@
-"""Named entities: persons, places and organizations, in English and German with one model.
+"""Finds persons, places and organizations in English and German texts, with one model.
 
     python examples/entities.py                 # sentences of a small grammar
     python examples/entities.py --data DIR      # WikiANN in DIR/ner
     python examples/entities.py --data DIR --pretrained FOLDER    # starts from a BERT
 
-Reads the sentence in pieces of words, as `tag.py`: convolutions show each piece its neighbours, and
-an encoder the whole sentence. The tag at the first piece of a word says whether an entity begins
-(B-PER), goes on (I-PER) or is absent (O). The model is not pretrained, or it is the encoder of a
-BERT in Hugging Face's layout, such as MiniLM. The validation sets choose the epoch. ONNX Runtime
-measures the scores on the test sets.
+As in `tag.py`, the model reads pieces of words. Convolutions combine each piece with its
+neighbours, and an encoder attends to the whole sentence. The tag at the first piece of a word says
+whether an entity begins (B-PER), continues (I-PER) or is absent (O). The model is not pretrained,
+or it is the encoder of a BERT in Hugging Face's layout, such as MiniLM. The validation sets select
+the epoch. ONNX Runtime predicts the tags of the test sets.
 """
 
 import os
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 from support.plots import plot_outcomes
@@ -27,14 +27,14 @@ import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
 
-# Of the model, pieces, tokens of a batch, sampling of pieces, learning rate, and how many epochs.
+# Model arguments, pieces, tokens per batch, alpha of subword sampling, peak rate, epochs.
 SMALL = dict(num_layers=1, d_model=64, dropout=0.1), 500, 1024, None, 2e-3, 10
 LARGE = dict(num_layers=2, d_model=128, dropout=0.2), 8000, 2048, 1.0, 2e-3, 8
 PRETRAINED = None, None, 1024, None, 3e-4, 1
 
 
 def pretrained_tagger(folder, tags):
-    """The model of a BERT with a new head, as `tagger`, and its tokenizer."""
+    """Returns a BERT with a new head, like `tagger`, and its tokenizer."""
     encoder, tokenizer = kt.importers.bert.load(folder)
     encoder.get_layer("token_embedding").trainable = False  # a large part of all weights
     x = keras.layers.Dropout(0.1)(encoder.output)
@@ -42,7 +42,7 @@ def pretrained_tagger(folder, tags):
 
 
 def tagger(vocab_size, tags, *, num_layers, d_model, dropout):
-    """Ids (B, S) to a logit for each tag at each piece of a word (B, S, tags)."""
+    """Makes a model from ids (B, S) to tag logits of each piece (B, S, tags)."""
     source_ids = keras.Input((None,), dtype="int32", name="source_ids")
     x = kt.TokenEmbedding(vocab_size, d_model)(source_ids)  # (B, S, D)
     x = keras.layers.Dropout(dropout)(kt.SinusoidalPositionEncoding()(x))
@@ -57,7 +57,7 @@ def tagger(vocab_size, tags, *, num_layers, d_model, dropout):
 
 
 def joined(some):
-    """Words and tags of all languages."""
+    """Returns the words and tags of all languages."""
     sets = some.values()
     return [words for one in sets for words in one.words], [t for one in sets for t in one.tags]
 
@@ -79,7 +79,7 @@ def main(argv=None):
         if args.pretrained:
             model, tokenizer = pretrained_tagger(args.pretrained, len(names))
         else:
-            # Capital letters stay as they are: names have them.
+            # Keep capital letters, because names have them.
             tokenizer = kt.Tokenizer.train(map(" ".join, train[0]), pieces, hard_vocab_limit=False)
             model = tagger(tokenizer.vocab_size, len(names), **sizes)
         batches = kt.tagging_batches(
@@ -98,7 +98,7 @@ def main(argv=None):
         run.fit(model, batches, epochs=args.epochs, **best)
 
         head = export.TokenClassification(names, bio=True)
-        longest = 512 if args.pretrained else 2048  # a BERT has learned positions
+        longest = 512 if args.pretrained else 2048  # positions of a BERT are learned
         options = dict(head=head, max_source_length=longest)
         export.export_onnx(model, run.path / "onnx", tokenizer, **options)
         predictor, score, baseline, shown = Predictor(run.path / "onnx"), {}, {}, []

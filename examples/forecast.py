@@ -1,18 +1,18 @@
-"""Series to their next days: each day of the past is a token, attention finds the days that matter.
+"""Forecasts the next days of time series, with one token for each past day.
 
     python examples/forecast.py                           # made series: no files
     python examples/forecast.py --data DIR                # ETTh1 in DIR/timeseries, 96 hours ahead
     python examples/forecast.py --data DIR --future 168   # a week ahead
 
-Each series is cut into days, and a day of 24 numbers is projected to a vector, as a word is looked
-up in a table. Encoder blocks let the days attend to each other, and one matrix turns all of them
-into all hours of the forecast. The same weights serve every series (PatchTST, arXiv 2211.14730).
-The baseline is a linear model, which is hard to beat here (DLinear, arXiv 2205.13504).
+Each series is cut into days, and a linear layer projects the 24 numbers of a day to a vector. In
+the encoder blocks, the days attend to each other. One matrix maps all days to all hours of the
+forecast. All series share the weights (PatchTST, arXiv 2211.14730). The baseline is a linear model,
+which is hard to beat here (DLinear, arXiv 2205.13504).
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import numpy as np
@@ -33,15 +33,15 @@ PUBLISHED = {96: {"Transformer, mse": 0.499}, 168: {"Informer, mse": 0.878}}
 
 
 def make_model(past, future, series, blocks):
-    """(B, past, series) -> (B, future, series)."""
+    """Makes a model from (B, past, series) to (B, future, series)."""
     window = keras.Input((past, series), name="window")
     x = ops.transpose(window, (0, 2, 1))  # (B, series, past)
-    # Levels change over the months. The model learns how a window departs from its mean.
+    # Levels change over the months, so the model predicts differences from the window's mean.
     level = ops.mean(x, axis=-1, keepdims=True)
     x = ops.reshape(x - level, (-1, past // DAY, DAY))  # each series is a row of days
     x = keras.layers.Dense(D_MODEL)(x)  # (B * series, days, D)
     x = kt.LearnedPositionEncoding(past // DAY)(x)
-    for _ in range(blocks):  # no norm behind the last: beside the blocks the model stays linear
+    for _ in range(blocks):  # no norm after the last: the residual path stays linear
         x = kt.EncoderBlock(num_heads=4, d_ff=2 * D_MODEL, dropout=0.2, norm_first=True)(x)
     x = keras.layers.Dropout(0.2)(keras.layers.Flatten()(x))
     x = ops.reshape(keras.layers.Dense(future)(x), (-1, series, future))
@@ -78,7 +78,7 @@ def main(argv=None):
         model = train(args, run, windows)
         export.export_onnx(model, run.path / "onnx")
 
-        # From here on ONNX Runtime answers.
+        # From here on, ONNX Runtime predicts.
         before, after = windows["test"]
         results = Predictor(run.path / "onnx").predict(np.ascontiguousarray(before))
         forecasts = np.stack([next(iter(result.arrays.values())) for result in results])

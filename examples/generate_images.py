@@ -1,18 +1,17 @@
-"""Image generation: a decoder writes a picture of a given class pixel by pixel.
+"""Generates pictures of a given class pixel by pixel, with a decoder.
 
     python examples/generate_images.py               # drawn shapes: no files
     python examples/generate_images.py --data DIR    # Fashion-MNIST in DIR/images
 
-A picture of 14 x 14 pixels in 16 grey levels is a text of 196 hexadecimal digits. The digit in
-front of them is the class. So a class is a prompt, and so is a class with the upper half of a
-picture. Positions are two-dimensional: row and column. An epoch is 100 updates. The frequencies of
-grey levels and a PixelCNN are the baselines. A classifier that saw only real pictures judges the
-samples.
+A picture of 14 x 14 pixels in 16 grey levels is a text of 196 hexadecimal digits, after a digit for
+the class. A prompt is a class, or a class with the upper half of a picture. Positions are
+two-dimensional: row and column. An epoch is 100 updates. The baselines are the frequencies of grey
+levels and a PixelCNN. A classifier trained on real pictures judges the samples.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import numpy as np
@@ -44,7 +43,7 @@ LARGE = dict(num_layers=3, d_model=64, num_heads=2, d_ff=256)
 
 
 def batches(ids, seed=None):
-    """Batches of inputs and labels. The class is given, so the first labels are padding."""
+    """Makes batches of inputs and labels. The class is given, so the first labels are padding."""
     labels = ids[:, 1:].copy()
     labels[:, :FIRST] = PAD_ID
     dataset = tf.data.Dataset.from_tensor_slices((ids[:, :-1], labels))
@@ -60,7 +59,7 @@ def train(args, run, tokenizer, train_ids, valid_ids):
         dropout=0.0,
         norm_first=True,
         activation="gelu",
-        # From the class on, each token stands at the place of the pixel that it predicts.
+        # From the class on, each token has the position of the pixel that it predicts.
         positions=kt.GridPositionEncoding(SIDE, start=FIRST, base=100.0),
     )
     updates = args.epochs * UPDATES
@@ -76,7 +75,7 @@ def train(args, run, tokenizer, train_ids, valid_ids):
 
 
 def draw_pictures(generator, prompts, seeds):
-    """Pictures (prompts, seeds, 14, 14) that start with the prompts, drawn by ONNX Runtime."""
+    """Samples pictures (prompts, seeds, 14, 14) that start with the prompts."""
     rest = 1 + PIXELS - len(prompts[0])
     drawn = [generator.n_best(prompts, seed=seed, max_length=rest) for seed in seeds]
     pictures = [[as_pixels(found.full_text, SIDE) for found in some] for some in drawn]
@@ -84,7 +83,7 @@ def draw_pictures(generator, prompts, seeds):
 
 
 def plot_completions(pixels, completed, labels):
-    """The given half of each picture, its completions, and the true picture."""
+    """Plots the given half of each picture, its completions, and the true picture."""
     given = pixels.astype(float)
     given[:, SIDE // 2 :] = np.nan
     rows = np.concatenate([given[:, None], completed, pixels[:, None]], axis=1)
@@ -114,7 +113,7 @@ def main(argv=None):
         seen = args.epochs * UPDATES * BATCH  # pictures, also for the PixelCNN
         cnn_bits = pixel_models.pixel_cnn_bits(*parts, LEVELS, seen, batch_size=64)
 
-        # From here on ONNX Runtime draws.
+        # From here on, ONNX Runtime predicts.
         generator = Generator(run.path / "onnx")
         prompts = [as_text(label, []) for label in range(len(labels))]
         samples = draw_pictures(generator, prompts, range(args.samples))

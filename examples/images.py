@@ -1,16 +1,16 @@
-"""Pictures to classes: patches are the tokens, a class token collects the answer.
+"""Classifies pictures with a Vision Transformer: the tokens are patches and a class token.
 
     python examples/images.py               # drawn shapes: no files
     python examples/images.py --data DIR    # Fashion-MNIST in DIR/images
 
-A picture is cut into 49 patches, each becomes a vector, and encoder blocks let every patch attend
-to every other one, as words do in a sentence (ViT, arXiv 2010.11929). In front of the patches there
-is a learned vector, the class token. Its vector after the last block gives the class.
+A picture is cut into 49 patches, and each becomes a vector. In the encoder blocks, all patches
+attend to each other, as words do in a sentence (ViT, arXiv 2010.11929). A learned vector, the class
+token, precedes the patches. Its vector after the last block gives the class.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import numpy as np
@@ -29,7 +29,7 @@ PUBLISHED = {"MLP, accuracy": 0.8833, "2 convolutions with pooling, accuracy": 0
 
 
 def batches(pixels, classes, seed):
-    """Shuffled batches of pictures, each mirrored or not."""
+    """Makes shuffled batches of pictures, mirrored at random."""
     mirror = keras.layers.RandomFlip("horizontal", seed=seed)
     dataset = tf.data.Dataset.from_tensor_slices((pixels, classes))
     dataset = dataset.shuffle(len(pixels), seed=seed).batch(128)
@@ -37,17 +37,17 @@ def batches(pixels, classes, seed):
 
 
 def make_model(classes, num_layers):
-    """(B, 28, 28, 1) -> (B, classes)."""
+    """Makes a model from (B, 28, 28, 1) to (B, classes)."""
     pixels = keras.Input((28, 28, 1), name="pixels")
-    # Convolutions in front: edges are learned sooner than from patches of plain pixels.
+    # Convolutions learn edges sooner than patches of plain pixels do.
     x = keras.layers.Conv2D(32, 3, strides=2, padding="same", activation="relu")(pixels)
     x = keras.layers.Conv2D(D_MODEL, 3, padding="same", activation="relu")(x)
-    x = kt.PatchEmbedding(D_MODEL, patch_size=2)(x)  # 2 x 2 of them: 4 x 4 pixels, (B, 49, D)
+    x = kt.PatchEmbedding(D_MODEL, patch_size=2)(x)  # of 4 x 4 pixels, (B, 49, D)
     x = kt.ClassToken()(x)  # (B, 50, D)
     x = kt.LearnedPositionEncoding(GRID**2 + 1)(x)
     for _ in range(num_layers):
         x = kt.EncoderBlock(num_heads=4, d_ff=2 * D_MODEL, dropout=0.1, norm_first=True)(x)
-    x = keras.layers.LayerNormalization()(x[:, 0])  # the class token alone
+    x = keras.layers.LayerNormalization()(x[:, 0])  # only the class token
     return keras.Model(pixels, keras.layers.Dense(classes)(x))
 
 
@@ -68,7 +68,7 @@ def train(args, run, sets):
 
 
 def draw_attention(run, model, pixels, captions):
-    """Attention of the class token in the last block."""
+    """Plots the attention of the class token in the last block."""
     weights = plots.block_attention(model, pixels)[-1]  # (B, heads, 50, 50)
     maps = weights[:, :, 0, 1:].reshape(len(pixels), -1, GRID, GRID)
     maps = np.concatenate([maps.mean(axis=1, keepdims=True), maps], axis=1)
@@ -89,7 +89,7 @@ def main(argv=None):
         head = export.Classification(sets.labels)
         export.export_onnx(model, run.path / "onnx", head=head)
 
-        # From here on ONNX Runtime answers.
+        # From here on, ONNX Runtime predicts.
         pixels, classes = sets.test
         answers = Predictor(run.path / "onnx").predict(pixels)
         true = [sets.labels[number] for number in classes]

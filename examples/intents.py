@@ -1,17 +1,17 @@
-"""Spoken requests: the intent of each, and its slots such as place or time, by one model.
+"""Predicts the intent of spoken requests, and slots such as place or time, with one model.
 
     python examples/intents.py                          # requests of a small grammar
     python examples/intents.py --data DIR --set snips   # DIR/slots/snips.train.gz, ...
     python examples/intents.py --data DIR --set atis    # DIR/slots/atis.train.gz, ...
 
 One encoder has two heads. The class token gives the intent; the first piece of each word gives the
-word's slot. Both outputs are in one ONNX file. The validation set chooses the epoch. ONNX
-Runtime measures the scores on the test set.
+word's slot. Both outputs are in one ONNX file. The validation set selects the epoch. ONNX Runtime
+predicts the intents and slots of the test set.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 from support import task_run
@@ -24,8 +24,8 @@ import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
 
-# Name, pieces, sampling of pieces, epochs, and scores of Goo et al. (2018), which trained nothing
-# beforehand either. No setting was chosen on a test set.
+# Name, pieces, alpha of subword sampling, epochs, and scores of Goo et al. (2018), also without
+# pretraining. No setting was chosen on a test set.
 SETS = {
     "made": ("requests of a small grammar", 400, None, 12, None),
     "snips": ("SNIPS", 4000, 0.5, 12, {"slot f1": 0.888, "intent": 0.970}),
@@ -48,7 +48,7 @@ def parse_arguments(argv):
 
 
 def two_headed(vocab_size, tags, labels, *, num_layers, d_model, dropout):
-    """Ids (B, S) to logits of the intent (B, labels) and of each piece's slot (B, S, tags)."""
+    """Makes a model from ids (B, S) to intent logits (B, labels) and slot logits (B, S, tags)."""
     source_ids = keras.Input((None,), dtype="int32", name="source_ids")
     x = kt.TokenEmbedding(vocab_size, d_model)(source_ids)  # (B, S, D)
     x = keras.layers.Dropout(dropout)(x)
@@ -79,7 +79,7 @@ def main(argv=None):
         else:
             sets = tagged_sentences.made_requests(args.limit)
         train, valid, test = sets
-        # The rule folds capital letters, which speech does not have.
+        # Fold case, because speech has no capital letters.
         options = dict(normalization="nmt_nfkc_cf", hard_vocab_limit=False)
         tokenizer = kt.Tokenizer.train(map(" ".join, train.words), pieces, **options)
         tags = sorted({tag for some in sets for marks in some.tags for tag in marks})

@@ -1,17 +1,17 @@
-"""A language model: reads plays by Shakespeare, character by character, and goes on with a line.
+"""Trains a character language model on plays by Shakespeare, and continues given lines.
 
     python examples/language_model.py                 # sentences of a small grammar
     python examples/language_model.py --data DIR      # DIR/lm/tinyshakespeare.txt.gz
 
-The decoder alone, each of whose positions sees those before it and predicts the next character.
-The text's last tenth is the test set. An epoch is 200 updates; with the real text sizes, windows
-and updates follow nanoGPT's setting for a CPU.
+The model is a decoder: each position attends to the previous ones and predicts the next character.
+The last tenth of the text is the test set. An epoch is 200 updates. With the real text, sizes,
+windows and updates follow nanoGPT's setting for a CPU.
 """
 
 import os
 import sys
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import tensorflow as tf
@@ -25,14 +25,14 @@ from keras_transformer import export, plots
 from keras_transformer.export.runtime import Generator
 from keras_transformer.text.corpora import read_lines
 
-UPDATES = 200  # an epoch
-WINDOW, WINDOWS = 64, 12  # characters, and how many windows are a batch
+UPDATES = 200  # per epoch
+WINDOW, WINDOWS = 64, 12  # characters per window, windows per batch
 SMALL = dict(num_layers=2, d_model=64, num_heads=4, d_ff=128)
 NANO = dict(num_layers=4, d_model=128, num_heads=4, d_ff=512)
 
 
 def read_text(data, limit):
-    """The whole text, or its first `limit` lines, and a few beginnings to go on with."""
+    """Returns the whole text, or its first `limit` lines, and a few prompts."""
     if data:
         lines = read_lines(data / "lm" / "tinyshakespeare.txt.gz")[:limit]
         return "\n".join(lines) + "\n", ["ROMEO:", "To be, or not to be", "My lord, "]
@@ -42,7 +42,7 @@ def read_text(data, limit):
 
 
 def parts(text, seed):
-    """Batches to train on, to draw the learning curve by, and to measure on; and the tokenizer."""
+    """Returns the tokenizer, and batches for training, validation and test."""
     tokenizer = kt.Tokenizer.train([text], 400, model_type="char", byte_fallback=False)
     valid, test = len(text) * 88 // 100, len(text) * 90 // 100
 
@@ -59,7 +59,7 @@ def parts(text, seed):
 
 
 def without_first(ids, labels):
-    """Nothing tells the first character of a window, so it does not count: label 0."""
+    """Masks out the first character of a window (label 0), because no other precedes it."""
     return ids, tf.pad(labels[:, 1:], [[0, 0], [1, 0]])
 
 
@@ -86,7 +86,7 @@ def main(argv=None):
             peak=0.01, warmup_steps=min(100, total // 4 + 1), anneal=True, updates=total
         )
         model.compile(
-            keras.optimizers.Muon(  # of matrices; AdamW of vectors and of the embedding
+            keras.optimizers.Muon(  # for matrices; AdamW for vectors and the embedding
                 rate,
                 adam_lr_ratio=0.2,
                 weight_decay=0.1,
@@ -95,7 +95,7 @@ def main(argv=None):
                 global_clipnorm=1.0,
             ),
             loss=kt.SequenceCrossentropy(),
-            jit_compile=True,  # all windows have one shape: XLA compiles once, and saves a third
+            jit_compile=True,  # one shape: XLA compiles once, which saves a third of the time
         )
         history = run.fit(
             model,
@@ -107,7 +107,7 @@ def main(argv=None):
         run.draw("learning.png", plots.plot_learning_curve(history.history))
 
         search = kt.Sampling(temperature=0.8)
-        longest = WINDOW - max(map(len, prompts))  # what comes behind a window was never learned
+        longest = WINDOW - max(map(len, prompts))  # positions after a window are not trained
         export.export_onnx(model, run.path / "onnx", tokenizer, search, max_length=longest)
         loss = model.evaluate(test.map(without_first), verbose=0)
         run.write_score(

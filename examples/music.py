@@ -1,17 +1,17 @@
-"""Music: a model of chorales in four voices, which harmonizes a melody that you give it.
+"""Trains a model of chorales in four voices, and harmonizes given melodies.
 
     python examples/music.py                 # made chorales of a few chords
     python examples/music.py --data DIR      # Bach's, DIR/music/Jsb16thSeparated.json.gz
 
-The decoder alone. The tokens are the notes of soprano, alto, tenor and bass in each sixteenth, one
-after the other. While it writes, a constraint keeps this order and sets the soprano to the melody.
-Several samples are drawn; the best is the one in which the model expects all four voices most.
-Writes MIDI files, their sound where FluidSynth is installed, and a piano roll. Needs mido.
+The model is a decoder. Its tokens are the notes of soprano, alto, tenor and bass in each sixteenth,
+one after the other. During generation, a constraint keeps this order and sets the soprano to the
+melody. The best of several samples is the one whose four voices are most probable. The script
+writes MIDI files, their sound if FluidSynth is installed, and a piano roll. Needs mido.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import numpy as np
@@ -28,8 +28,8 @@ from keras_transformer import export
 from keras_transformer.search import forbid_tokens
 from keras_transformer.special_ids import BEGIN_ID
 
-UPDATES = 200  # an epoch
-WINDOW, WINDOWS = 64, 8  # sixteenths, which are four bars, and how many windows are a batch
+UPDATES = 200  # per epoch
+WINDOW, WINDOWS = 64, 8  # sixteenths per window, which are four bars; windows per batch
 SMALL = dict(num_layers=2, d_model=64, num_heads=4, d_ff=128, dropout=0.0)
 LARGE = dict(num_layers=4, d_model=128, num_heads=4, d_ff=512, dropout=0.1)
 PUBLISHED = {
@@ -42,8 +42,8 @@ class Melody(kt.Constraint):
     """Keeps the order of the voices, and sets the soprano to the melody of the call.
 
     Call arguments:
-        melody: int32 (B, M), the token of the soprano in each sixteenth; 0 and all sixteenths
-            behind the last are free.
+        melody: int32 (B, M), the token of the soprano in each sixteenth. The soprano is free
+            where it is 0, and after its end.
     """
 
     inputs = {"melody": np.zeros((1, 0), np.int32)}
@@ -75,7 +75,7 @@ def train(args, run, chorales):
     updates = args.epochs * UPDATES
     rate = learning_rate(peak=0.01, warmup_steps=100, anneal=True, updates=updates)
     model.compile(
-        keras.optimizers.Muon(  # of matrices; AdamW of vectors and of the embedding
+        keras.optimizers.Muon(  # for matrices; AdamW for vectors and the embedding
             rate, adam_lr_ratio=0.2, weight_decay=0.1, adam_weight_decay=0.1, global_clipnorm=1.0
         ),
         loss=kt.SequenceCrossentropy(),
@@ -110,9 +110,9 @@ def main(argv=None):
         search = kt.Sampling(temperature=0.8, num_samples=8, constraints=[Melody()])
         export.export_onnx(model, run.path / "onnx", search=search, max_length=4 * WINDOW)
 
-        # From here on ONNX Runtime writes the music.
+        # From here on, ONNX Runtime writes the music.
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # no warnings of inputs that have defaults
+        options.log_severity_level = 3  # no warnings about inputs with defaults
         session = onnxruntime.InferenceSession(run.path / "onnx" / "model.onnx", options)
         given = np.stack([one[:WINDOW] for one in chorales["test"][: args.melodies]])
         melody = np.stack([sets.to_ids(one)[::4] for one in given])

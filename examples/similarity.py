@@ -1,15 +1,15 @@
-"""Sentences in two languages as vectors: those that mean the same are close to each other.
+"""Embeds sentences of two languages, so that translations have similar vectors.
 
     python examples/similarity.py                # English and German number words: no files
     python examples/similarity.py --data DIR     # Multi30k, from DIR/multi30k
 
-One encoder reads both languages. It learns from pairs alone: in each batch every sentence must find
-its translation among all others. Measures how often that holds over the whole test set.
+One encoder reads both languages. It trains only on pairs: in each batch, every sentence must find
+its translation among all others. The score is how often it succeeds on the whole test set.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import numpy as np
@@ -40,14 +40,14 @@ def parse_arguments(argv):
 
 
 def read_text(args):
-    """`TextSets`, and the name of the test set."""
+    """Returns the `TextSets`, and the name of the test set."""
     if not args.data:
         return number_words(count=8000, limit=args.limit), "test"
     return read_sets(args.data / "multi30k", limit=args.limit), "test_2016_flickr"
 
 
 def towers(args, vocab_size):
-    """The encoder of a sentence, and the model that scores each pair of a batch with it."""
+    """Makes a sentence encoder, and a model that scores each pair of a batch with it."""
     source_ids = keras.Input((None,), dtype="int32", name="source_ids")
     vectors = kt.TransformerEncoder(
         vocab_size, args.num_layers, args.d_model, 4, 2 * args.d_model, dropout=args.dropout
@@ -64,7 +64,7 @@ def towers(args, vocab_size):
 
 def train(args, run, text, tokenizer):
     batches = kt.pair_batches(*text.train, tokenizer, tokens_per_batch=4096, seed=args.seed)
-    # All of the validation set is one batch, so its recall is the recall of the whole set.
+    # The validation set is one batch, so its recall is over the whole set.
     valid = kt.pair_batches(*text.valid, tokenizer, **WHOLE_SET)
     print(f"training: {batches.batches.report}\nvalidation: {valid.batches.report}")
     embedder, model = towers(args, tokenizer.vocab_size)
@@ -82,12 +82,12 @@ def train(args, run, text, tokenizer):
 
 
 def vectors(predictor, lines):
-    """(N, D): a vector of length 1 for each line, so that a product of two is their cosine."""
+    """Returns a unit vector for each line, (N, D). Their dot products are cosines."""
     return np.stack([result.vector for result in predictor.predict(lines)])
 
 
 def measure(scores):
-    """Recall@1 and @10 from the first language to the second, and back."""
+    """Computes recall@1 and @10 from the first language to the second, and back."""
     return {
         f"recall@{k} {way}": recall_at(across, k)
         for k in (1, 10)
@@ -96,7 +96,7 @@ def measure(scores):
 
 
 def shared_pieces(tokenizer, english, german):
-    """A baseline that learns nothing: the cosine of two sentences' counts of pieces."""
+    """Measures an untrained baseline: the cosine of two sentences' counts of pieces."""
     counts = np.zeros((2, len(english), tokenizer.vocab_size), "float32")
     for side, lines in zip(counts, (english, german), strict=True):
         for row, ids in zip(side, tokenizer.encode(lines), strict=True):

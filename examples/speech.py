@@ -1,17 +1,17 @@
-"""Sound to text: an encoder listens to frames of sound, a decoder writes the words.
+"""Transcribes sound: an encoder reads frames of sound, and a decoder writes the words.
 
     python examples/speech.py               # tones of telephone keys in noise: no files
     python examples/speech.py --data DIR    # spoken digits in DIR/speech
 
-Two strided convolutions shorten the frames four times, encoder blocks let each listen to all
-others, and the decoder attends to them while it writes a word at a time (Speech-Transformer, Dong
-et al. 2018). The data does not mark the words in the sound: cross-attention learns to find them.
-One model reads single digits and sequences of them.
+Two strided convolutions divide the number of frames by four. In the encoder blocks, all frames
+attend to each other. The decoder attends to them and writes one word at a time (Speech-Transformer,
+Dong et al. 2018). The data does not mark the words in the sound: cross-attention learns to find
+them. One model reads single digits and sequences of digits.
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import numpy as np
@@ -35,7 +35,7 @@ MOST_FRAMES = 500  # of a digit and the silence before it: five seconds
 def make_model(vocab_size, bands, blocks):
     frames = keras.Input((None, bands), name="frames")
     x = keras.layers.Masking()(frames)  # frames of zeros are padding
-    for _ in range(2):  # a vector for every 4 frames, 40 ms
+    for _ in range(2):  # one vector per 4 frames, 40 ms
         x = kt.MaskedConv1D(D_MODEL, 3, strides=2, activation="gelu")(x)
     x = kt.SinusoidalPositionEncoding()(x)
     for _ in range(blocks):
@@ -50,7 +50,7 @@ def train(args, run, sets, tokenizer):
     def batches(recordings, count, **options):
         sounds, texts = joined(recordings, count, shortest=1, longest=LONGEST)
         frames = [log_bands(sound, args.bands) for sound in sounds]
-        size = 4096 if args.data else 2048  # frames of a batch; tones are short
+        size = 4096 if args.data else 2048  # frames per batch; tones are short
         return kt.feature_batches(frames, texts, tokenizer, size, name="frames", **options)
 
     data = batches(sets.train, args.limit or args.sequences, seed=args.seed)
@@ -58,7 +58,7 @@ def train(args, run, sets, tokenizer):
     model = make_model(tokenizer.vocab_size, args.bands, args.layers)
     print(f"{model.count_params():,} parameters; {data.batches.report}")
     updates = args.epochs * len(data)
-    # A slow start: else the decoder never finds out where to listen.
+    # With a shorter warm-up, cross-attention never learns the alignment.
     warmup = max(300, updates // 10 + 1)
     rate = learning_rate(peak=2e-3, warmup_steps=warmup, anneal=True, updates=updates)
     model.compile(
@@ -66,13 +66,13 @@ def train(args, run, sets, tokenizer):
         loss=kt.SequenceCrossentropy(label_smoothing=0.1),
         metrics=[kt.TokenAccuracy(name="accuracy")],
     )
-    # The batches shuffle themselves.
+    # The batches are already shuffled.
     run.fit(model, data, validation_data=valid, epochs=args.epochs, best="val_accuracy")
     return model
 
 
 def draw(run, model, tokenizer, sound, frames, text):
-    """The spectrogram, and where in it the decoder looks for each word that it writes."""
+    """Plots the spectrogram, and the cross-attention of each written word to it."""
     ids = tokenizer.encode(text)
     weights = plots.attention_maps(model, frames, [BEGIN_ID, *ids])["cross"]  # (1, heads, T, S')
     written = plots.token_labels(tokenizer, [*ids, END_ID])
@@ -89,12 +89,12 @@ def main(argv=None):
     parser.add_argument("--sequences", type=int, help="to train on; default: 8000, tones 3000")
     args = parse(parser, argv)
     args.sequences = args.sequences or (8000 if args.data else 3000)
-    args.bands = 24 if args.data else 64  # of a frame; the tones of keys lie close together
+    args.bands = 24 if args.data else 64  # per frame; the tones of keys are close together
     with TaskRun(args) as run:
         sets = spoken_digits(args.data / "speech") if args.data else dialled_digits()
-        texts = joined(sets.train, 1000, 1, LONGEST)[1]  # to learn what words there are
+        texts = joined(sets.train, 1000, 1, LONGEST)[1]  # to collect the words
         options = {"byte_fallback": False, "hard_vocab_limit": False}
-        tokenizer = kt.Tokenizer.train(texts, vocab_size=40, **options)  # a piece a word
+        tokenizer = kt.Tokenizer.train(texts, vocab_size=40, **options)  # one piece per word
         model = train(args, run, sets, tokenizer)
         search = kt.BeamSearch(beam_width=4)
         export.export_onnx(

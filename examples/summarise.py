@@ -1,17 +1,18 @@
-"""Summaries: a paragraph goes in, and one line that says the same comes out.
+"""Summarises paragraphs in one line each.
 
     python examples/summarise.py                # made calendars, about two minutes
     python examples/summarise.py --data DIR     # Debian's packages, from DIR/debian/Translation-en
     python examples/summarise.py --data DIR --start pt-en    # from a published translator
 
-The model is the translator of the paper, from long text to short. It has no pointer: what it writes
-it has to spell, piece by piece. `--start` takes one that writes English already, and can copy.
+The model is the translator of the paper, from long text to short. It has no pointer mechanism, so
+it spells every word in pieces. `--start` trains a translator that already writes English and can
+copy.
 """
 
 import os
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 from support import task_run
@@ -42,7 +43,7 @@ def parse_arguments(argv):
 
 
 def read_text(args):
-    """The sets, and what they are called."""
+    """Returns the sets and their name."""
     if not args.data:
         return calendar_summaries(3000, limit=args.limit), "made calendars"
     sets = read_synopses(args.data / "debian", limit=args.limit, longest=40)
@@ -50,12 +51,12 @@ def read_text(args):
 
 
 def begins(pairs, words=10):
-    """Paragraphs and their first words, from paragraphs and summaries."""
+    """Returns paragraphs and their first words, from paragraphs and summaries."""
     return pairs[0], [" ".join(paragraph.split()[:words]) for paragraph in pairs[0]]
 
 
 def make_model(args, text):
-    """A model and its tokenizer: new, or from a published translator."""
+    """Returns a model and its tokenizer: new, or from a published translator."""
     if args.start:
         model, tokenizer = bergamot.load(args.start)
         if isinstance(tokenizer, tuple):
@@ -82,7 +83,7 @@ def make_model(args, text):
 def train(args, run, text, model, tokenizer):
     stages = {"summaries": (args.epochs, lambda pairs: pairs)}
     if not args.start:
-        # First it learns to copy how a paragraph begins, and with that to look at the paragraph.
+        # Train first on copies of the beginnings, so that the model attends to the paragraph.
         stages = {"beginnings": (1, begins)} | stages
     for name, (epochs, pairs_of) in stages.items():
         batches = kt.translation_batches(
@@ -95,7 +96,7 @@ def train(args, run, text, model, tokenizer):
         print(f"{name}: {batches.batches.report}\nvalidation: {valid.batches.report}")
         updates = epochs * len(batches)
         rate = learning_rate(
-            peak=0.0002 if args.start else 0.002,  # what is learned already is easily lost
+            peak=0.0002 if args.start else 0.002,  # preserves earlier training
             warmup_steps=min(300, updates // 4 + 1),
             anneal=True,
             updates=updates,
@@ -115,9 +116,9 @@ def train(args, run, text, model, tokenizer):
 
 
 def draw_attention(model, tokenizer, rows, pieces=30):
-    """Attention of the decoder to the pieces of a paragraph, for each piece that it writes.
+    """Plots the attention of each written piece to the pieces of a paragraph.
 
-    Of those written lines that say something, the one whose paragraph fits a page best.
+    Among rows with a non-empty line, it takes the paragraph of about `pieces` pieces.
     """
     rows = [row for row in rows if row[2]] or rows
     pairs = [tokenizer.encode([row[0], row[2]]) for row in rows]

@@ -1,17 +1,17 @@
-"""Parts of speech: a tag such as "noun" or "verb" for each word of a sentence.
+"""Tags each word of a sentence with its part of speech, such as "noun" or "verb".
 
     python examples/tag.py                 # sentences of a small grammar
     python examples/tag.py --data DIR      # DIR/parsing/wsj-sample.zip, newspaper articles
 
-Reads the sentence in pieces of words: two convolutions the next pieces, which tell a word's ending
-and its neighbours, and an encoder the whole sentence. A word's tag is read at its first piece.
-Chooses the epoch by the validation set, and measures on the test set what ONNX Runtime answers.
+The model reads pieces of words. Two convolutions combine neighbouring pieces, such as a word's
+ending, and an encoder attends to the whole sentence. The output at a word's first piece is its tag.
+The validation set selects the epoch. ONNX Runtime predicts the tags of the test set.
 """
 
 import os
 import sys
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 from collections import Counter
 
@@ -27,19 +27,19 @@ import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
 
-# Of the model, of the batches, and how many epochs.
+# Arguments of the model and of the batches, and epochs.
 SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1), {}, 15
 LARGE = (
     dict(num_layers=2, d_model=128, num_heads=4, d_ff=256, dropout=0.2),
-    # Words are cut into other pieces in every epoch: so rare ones are learned by their parts. With
-    # 1.0 it is one word in 26; with 0.2 one in three, and the common ones are learned too late.
+    # Each epoch cuts some words into other pieces, so that the model learns rare words by their
+    # parts: one word in 26 with 1.0. With 0.2 it is one in three, which delays common words.
     dict(sampling_alpha=1.0),
     15,
 )
 
 
 def words_and_tags(trees):
-    """Two lists with a list for each sentence."""
+    """Returns words and tags, each with a list per sentence."""
     pairs = [tagged_words(tree) for tree in trees]
     words = [[word for word, _ in sentence] for sentence in pairs]
     return words, [[tag for _, tag in sentence] for sentence in pairs]
@@ -50,7 +50,7 @@ def flat(lists):
 
 
 def tagger(vocab_size, tags, *, num_layers, d_model, num_heads, d_ff, dropout):
-    """Ids (B, S) to a logit for each tag at each piece of a word (B, S, tags)."""
+    """Makes a model from ids (B, S) to tag logits of each piece (B, S, tags)."""
     source_ids = keras.Input((None,), dtype="int32", name="source_ids")
     x = kt.TokenEmbedding(vocab_size, d_model)(source_ids)  # (B, S, D)
     x = keras.layers.Dropout(dropout)(kt.SinusoidalPositionEncoding()(x))
@@ -114,7 +114,7 @@ def main(argv=None):
             scores["of new words"] = share([found[i] for i in new], [true[i] for i in new])
         often = [
             name for name, _ in Counter(true).most_common(12)
-        ]  # the most that the figure has room for
+        ]  # the maximum number for which the figure has room
         both = [(a, b) for a, b in zip(true, found, strict=True) if a in often and b in often]
         run.draw("confusion.png", plot_confusion(*zip(*both, strict=True), often))
         run.write_score(

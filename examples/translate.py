@@ -1,18 +1,19 @@
-"""From two text files to a translator in one ONNX file: tokenizer, training, BLEU, export.
+"""Trains a translator on two text files, measures BLEU, and exports one ONNX file.
 
     python examples/translate.py                                     # number words: no files
     python examples/translate.py --data DIR --source en --target de  # train.en, train.de, ...
 
-Trains on every GPU (or on logical CPUs with `--replicas`), averages checkpoints (section 6.1),
-chooses the average and the length penalty by BLEU on the validation set, and measures on the test
-sets. Exports the model, and translates the last test set with ONNX Runtime in a process without
-TensorFlow. All files go to `--output`; Ctrl-C leaves a model there, and the same command goes on.
+The script trains on every GPU (or on logical CPUs with `--replicas`) and averages checkpoints
+(section 6.1). BLEU on the validation set selects the average and the length penalty. The script
+then measures BLEU on the test sets, exports the model, and translates the last test set with ONNX
+Runtime in a process without TensorFlow. All files go to `--output`. Ctrl-C leaves a model there,
+and the same command resumes.
 """
 
 import os
 import sys
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import tensorflow as tf
@@ -27,7 +28,7 @@ import keras_transformer as kt
 from keras_transformer import export, plots
 from keras_transformer.translation import translate
 
-tf.get_logger().setLevel("ERROR")  # it warns of retracing, but each search is its own graph
+tf.get_logger().setLevel("ERROR")  # no warnings of retracing: each search has a separate graph
 
 
 def parse_arguments(argv):
@@ -43,11 +44,11 @@ def parse_arguments(argv):
 
 
 def train(args, run, text, tokenizer, strategy):
-    """Trains up to `args.epochs`, from where it was stopped on; False if stopped by Ctrl-C."""
+    """Trains up to `args.epochs`, or resumes a stopped run. Returns False after Ctrl-C."""
     on_gpu = bool(tf.config.list_physical_devices("GPU"))
     multiple = strategy.num_replicas_in_sync
     options = dict(tokens_per_batch=args.tokens_per_batch, batch_multiple=multiple)
-    options["static_shapes"] = on_gpu  # XLA compiles anew for each shape
+    options["static_shapes"] = on_gpu  # XLA compiles again for each shape
     batches = kt.translation_batches(
         *text.train, tokenizer, seed=args.seed, sampling_alpha=args.sampling_alpha, **options
     )
@@ -64,7 +65,7 @@ def train(args, run, text, tokenizer, strategy):
         )
     print(f"{model.count_params():,} parameters, {strategy.num_replicas_in_sync} replicas")
     callbacks = run.callbacks(batches, args.epochs)
-    try:  # the batches shuffle themselves
+    try:  # the batches are already shuffled
         model.fit(batches, validation_data=valid, epochs=args.epochs, callbacks=callbacks)
     except KeyboardInterrupt:
         return False
@@ -72,7 +73,7 @@ def train(args, run, text, tokenizer, strategy):
 
 
 def evaluate(args, run, model, tokenizer, text):
-    """Chooses weights for `model`; returns the choice, scores and lines of the last test."""
+    """Chooses weights for `model`; returns the choice, scores and sources of the last test set."""
 
     def translations(length_penalty, sources):
         search = kt.BeamSearch(args.beam_width, length_penalty)
@@ -93,28 +94,28 @@ def evaluate(args, run, model, tokenizer, text):
     samples = list(zip(sources, found, strict=True))[:20]
     for source, translation in samples[:5]:
         print(f"  {source} -> {translation}")
-    sample = min(samples, key=lambda pair: abs(len(pair[0].split()) - 8))  # it fits on a page
+    sample = min(samples, key=lambda pair: abs(len(pair[0].split()) - 8))  # fits on a page
     with run.replace("attention.png") as aside:
         plots.plot_translation(model, tokenizer, *sample).savefig(aside)
     return chosen, scores, sources
 
 
 def finish(args, run, text, tokenizer, stopped):
-    """From the checkpoints to a measured and exported model, and its report."""
-    # In float32, whatever was trained in: that is what exports and other backends take.
+    """Averages checkpoints, then measures and exports the model, and writes the report."""
+    # In float32, whatever the dtype of training: exports and other backends need it.
     model = kt.Transformer(tokenizer.vocab_size, **args.recipe["model"])
     epochs = sorted(run.weights())[-args.recipe["average"] :]
     if not epochs:
         raise KeyboardInterrupt("No epoch is finished.")
     run.load(model, epochs)
-    run.save_model(model)  # whatever happens from here on
+    run.save_model(model)  # kept if a later step fails
     if stopped:
         raise KeyboardInterrupt(f"model.keras is the average of epochs {epochs}.")
     chosen, scores, lines = evaluate(args, run, model, tokenizer, text)
     search, compared = kt.BeamSearch(args.beam_width, chosen["length_penalty"]), None
     if not args.no_export:
         export.export_saved_model(model, run.path / "saved_model", tokenizer, search)
-        # `text`: beside the model for ids, one file from strings to strings, tokenizer included.
+        # `text` adds to the model for ids one file from strings to strings, with the tokenizer.
         export.export_onnx(model, run.path / "onnx", tokenizer, search, text=True)
         compared = export.compare_with_keras(model, run.path / "onnx", lines)
         print(compared)
@@ -136,11 +137,11 @@ def main(argv=None):
         tokenizer = run.tokenizer(text.train[0] + text.train[1], args.vocab_size)
         stopped = not args.evaluate and not train(args, run, text, tokenizer, strategy)
         finish(args, run, text, tokenizer, stopped)
-    except (ValueError, OSError) as error:  # which say what is wrong; others show where
+    except (ValueError, OSError) as error:  # others need a traceback
         sys.exit(f"translate.py: {error}")
     except KeyboardInterrupt as error:
         print(f"Stopped. {error} The same command goes on, --evaluate uses what is there.")
-        sys.exit(130)  # what shells take for Ctrl-C
+        sys.exit(130)  # as shells do after Ctrl-C
 
 
 if __name__ == "__main__":

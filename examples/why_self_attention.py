@@ -1,14 +1,14 @@
-"""Why self-attention: Table 1 and section 3.2.1 of the paper, measured on one page of plots.
+"""Measures Table 1 and section 3.2.1 of the paper (why self-attention) on one page of plots.
 
     python examples/why_self_attention.py
 
-The cost of a layer of each kind by the length n of its input; how far apart two tokens may be for
-a model of such layers to learn that they belong together; and what the scale 1 / sqrt(d_k) is for.
+The plots show the cost of each kind of layer by the length n of its input, the distance over which
+a model of such layers learns to relate two tokens, and the effect of the scale 1 / sqrt(d_k).
 """
 
 import os
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still come, as exceptions
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
 import numpy as np
@@ -23,12 +23,12 @@ from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
 
 NEIGHBOURS, WIDTH = 16, 5  # r and k of Table 1
-LAYERS, LENGTH, VALUES = 3, 128, 16  # of the models that learn, and what they learn from
+LAYERS, LENGTH, VALUES = 3, 128, 16  # of the trained models, and of their data
 DISTANCES = [2**i - 1 for i in range(8)]  # 0, 1, 3, ... 127
 
 
 class RestrictedSelfAttention(layers.Layer):
-    """Blocks of r positions, each of which sees its own block and the one before it."""
+    """Self-attention in blocks of r positions, each to its own and the previous block."""
 
     def __init__(self, num_heads, key_dim):
         super().__init__()
@@ -51,7 +51,7 @@ def convolution(d, dilation):
     return layers.Conv1D(d, WIDTH, padding="causal", dilation_rate=dilation)
 
 
-KINDS = {  # from the size d and the number i of the layer in its model
+KINDS = {  # functions of the size d and the index i of the layer in its model
     "restricted self-attention": lambda d, i: RestrictedSelfAttention(4, d // 4),
     "LSTM": lambda d, i: layers.LSTM(d, return_sequences=True),
     "convolution": lambda d, i: convolution(d, 1),
@@ -61,7 +61,7 @@ KINDS = {  # from the size d and the number i of the layer in its model
 
 
 def recall_model(kind, d=32):
-    """The encoder of the paper, with another kind of layer in the place of self-attention."""
+    """Makes the encoder of the paper, with another kind of layer instead of self-attention."""
     ids = keras.Input((LENGTH,), dtype="int32", name="ids")
     x = kt.SinusoidalPositionEncoding()(layers.Embedding(2 * VALUES + 1, d)(ids))
     for number in range(LAYERS):
@@ -74,7 +74,7 @@ def recall_model(kind, d=32):
 
 
 def learn_recall(args, run, train, valid, test):
-    """{kind: share of right answers by distance}, and the model of the last kind."""
+    """Returns {kind: share of right answers by distance}, and the model of the last kind."""
     ids, labels, distances = test
     found = {}
     for kind in KINDS:
@@ -94,14 +94,14 @@ def learn_recall(args, run, train, valid, test):
 
 
 def slopes(rng, sizes, rows=16, n=32):
-    """Sensitivity of a softmax over keys to its scores: the mean norm of diag(p) - p p^T."""
+    """Returns the sensitivity of softmax over keys to scores: mean norm of diag(p) - p p^T."""
     norms = {"scaled dot product": [], "dot product, no scale": [], "additive": []}
     for d_k in sizes:
         q, k = rng.normal(size=(2, rows, n, d_k)).astype("float32")
         weights = (
             kt.scaled_dot_product_attention(q, k, k)[1],
             kt.scaled_dot_product_attention(q * d_k**0.5, k, k)[1],
-            kt.AdditiveAttention(d_k)(q, np.tile(np.eye(n), (rows, 1, 1)), k),  # shows weights
+            kt.AdditiveAttention(d_k)(q, np.tile(np.eye(n), (rows, 1, 1)), k),  # returns weights
         )
         for norm, p in zip(norms.values(), map(ops.convert_to_numpy, weights), strict=True):
             jacobian = np.eye(n) * p[..., None] - p[..., None] * p[..., None, :]

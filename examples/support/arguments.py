@@ -1,4 +1,4 @@
-"""Command-line arguments that scripts share which train on parallel text."""
+"""Command-line arguments shared by scripts that train on parallel text."""
 
 import argparse
 import hashlib
@@ -14,12 +14,12 @@ from support.sets.text_sets import read_sets
 
 
 def make_parser(prog, description):
-    """A parser for the text, the model's size, the training and the folder of a run.
+    """Returns a parser for the text, the model's size, the training and the folder of a run.
 
     Args:
-        prog: str, the command, such as "python examples/translate.py"; `--output` is then
-            "runs/translate" by default.
-        description: str, one line on what the script does.
+        prog: str, the command, such as "python examples/translate.py"; `--output` then defaults
+            to "runs/translate".
+        description: str, one line about the script.
 
     Returns:
         `argparse.ArgumentParser`; a script adds its own arguments, and `parse` reads them all.
@@ -54,15 +54,15 @@ def make_parser(prog, description):
 
 
 def parse(parser, argv=None):
-    """Parses; what is not given comes from the preset. Integers must be at least 1, a seed 0.
+    """Parses arguments, with defaults of the preset. Integers must be at least 1, a seed 0.
 
     Args:
-        parser: what `make_parser` returned, with the script's own arguments.
+        parser: parser of `make_parser`, with the script's own arguments.
         argv: list of str. Defaults to `None`: `sys.argv[1:]`.
 
     Returns:
         The arguments. `recipe` holds the settings of the preset, and `command` the whole command
-        for a report; it names folders by their last part, for where they lie is a private matter.
+        for a report. It names folders only by their last part, to keep paths private.
     """
     argv = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(argv)
@@ -79,7 +79,7 @@ def parse(parser, argv=None):
 
 
 def read_text(args):
-    """The `TextSets` that the arguments name."""
+    """Returns the `TextSets` that the arguments name."""
     if not args.data:
         return number_words(args.source, args.target, limit=args.limit)
     return read_sets(
@@ -95,10 +95,10 @@ def read_text(args):
 
 
 def run_settings(args, train_set):
-    """The settings that identify a run, for `RunFolder.claim`.
+    """Returns the settings that identify a run, for `RunFolder.claim`.
 
     Args:
-        args: what `parse` returned.
+        args: result of `parse`.
         train_set: pair of lists of strings; the settings hold their SHA-256.
     """
     rate = dict(args.recipe["rate"])

@@ -4,19 +4,19 @@ import tensorflow as tf
 
 
 def mirrored_strategy(replicas=None):
-    """`tf.distribute.MirroredStrategy` over GPUs, or over logical CPUs where there is no GPU.
+    """Returns a `tf.distribute.MirroredStrategy` over GPUs, or else over logical CPUs.
 
-    Logical CPUs share the cores: they show what several replicas do, not how fast. They can only
-    be made before TensorFlow has used the CPU.
+    Logical CPUs share the cores: they show the results of several replicas, not their speed. They
+    must be made before TensorFlow uses the CPU.
 
     Args:
-        replicas: int, how many. Defaults to `None`: every GPU, or one CPU.
+        replicas: int, number of replicas. Defaults to `None`: every GPU, or one CPU.
 
     Returns:
-        The strategy; models are built and compiled within its `scope()`.
+        The strategy. Build and compile models within its `scope()`.
 
     Raises:
-        ValueError: more replicas than there are GPUs.
+        ValueError: there are fewer GPUs than replicas.
 
     Example:
 

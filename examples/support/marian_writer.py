@@ -1,4 +1,4 @@
-"""Writes models in Marian's binary format, to make small ones for trials.
+"""Writes small test models in Marian's binary format.
 
 `keras_transformer.importers.marian_binary` reads them.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from keras_transformer.importers.marian_binary import CONFIG, FLOAT32, INT8, INTGEMM8, VERSION
 from keras_transformer.types import Array, StrPath
 
-ALIGNMENT = 256  # in bytes, of the numbers of a tensor
+ALIGNMENT = 256  # in bytes, of a tensor's data
 
 
 def write_model(path: StrPath, arrays: Mapping[str, Any], config: Mapping[str, Any]) -> None:
@@ -41,7 +41,7 @@ def write_model(path: StrPath, arrays: Mapping[str, Any], config: Mapping[str, A
 
 
 def _payload(name: str, array: Array) -> tuple[int, tuple[int, ...], bytes]:
-    """Type, shape and bytes of a tensor."""
+    """Returns type, shape and bytes of a tensor."""
     if array.shape[0] == 1:
         kind, data = FLOAT32, array.astype("<f4").tobytes()
     else:
@@ -53,7 +53,7 @@ def _payload(name: str, array: Array) -> tuple[int, tuple[int, ...], bytes]:
 
 
 def _written(value: Any) -> Any:
-    """The inverse of `_value`."""
+    """Inverts `marian_binary._value`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Baselines and a judge for generated pictures: frequencies, a PixelCNN, and a classifier.
+"""Baselines for generated pictures (frequencies, a PixelCNN), and a classifier to judge them.
 
 Shapes: N pictures, (S, S) pixels, L grey levels, F filters.
 """
@@ -10,7 +10,7 @@ from support.recipes import learning_rate
 
 
 def frequency_bits(train, test, levels):
-    """Bits a pixel by the frequency of each level at each place in the pictures of a class.
+    """Computes bits per pixel from the frequency of each level at each pixel in each class.
 
     Each level counts once more than it occurs, so that no frequency is 0.
 
@@ -33,12 +33,12 @@ def frequency_bits(train, test, levels):
 
 
 class CausalConv2D(layers.Conv2D):
-    """A convolution over the pixels before each one in reading order, and itself if `own`.
+    """A convolution over the previous pixels in reading order, and over the pixel itself if `own`.
 
     Args:
         filters: int, F.
         size: int, height and width, odd.
-        own: bool, whether it sees the pixel at its own place. Defaults to `True`.
+        own: bool, whether to include the pixel itself. Defaults to `True`.
     """
 
     def __init__(self, filters, size, own=True):
@@ -53,7 +53,7 @@ class CausalConv2D(layers.Conv2D):
 
 
 def pixel_cnn(size, levels, classes, filters=48, blocks=5):
-    """A small PixelCNN (van den Oord et al. 2016, arXiv 1601.06759) for pictures of a class.
+    """Makes a small PixelCNN (van den Oord et al. 2016, arXiv 1601.06759) with classes.
 
     Args:
         size: int, S.
@@ -63,8 +63,8 @@ def pixel_cnn(size, levels, classes, filters=48, blocks=5):
         blocks: int, number of residual blocks. Defaults to 5.
 
     Returns:
-        `keras.Model` of pixels (N, S, S) and classes (N,), int32, to logits (N, S, S, L): each
-        pixel is predicted from those before it.
+        `keras.Model` from pixels (N, S, S) and classes (N,), int32, to logits (N, S, S, L). It
+        predicts each pixel from the previous ones.
     """
     pixels, label = keras.Input((size, size), dtype="int32"), keras.Input((), dtype="int32")
     x = CausalConv2D(filters, 7, own=False)(layers.Embedding(levels, filters)(pixels))
@@ -77,7 +77,7 @@ def pixel_cnn(size, levels, classes, filters=48, blocks=5):
 
 
 def picture_classifier(size, classes):
-    """Two convolutions: pixels (N, S, S) from 0 to 1 to a logit for each class."""
+    """Makes a convolutional model from pixels (N, S, S) in [0, 1] to class logits."""
     pixels = keras.Input((size, size))
     x = layers.Reshape((size, size, 1))(pixels)
     for filters in (32, 64):
@@ -88,7 +88,7 @@ def picture_classifier(size, classes):
 
 
 def fit(model, train, valid, epochs, batch_size):
-    """Trains a model of this file. The validation loss chooses the epoch.
+    """Trains a model of this file. The validation loss selects the epoch.
 
     Args:
         model: `keras.Model`.
@@ -106,16 +106,16 @@ def fit(model, train, valid, epochs, batch_size):
 
 
 def pixel_cnn_bits(train, valid, test, levels, count, batch_size):
-    """Trains a `pixel_cnn`.
+    """Trains and measures a `pixel_cnn`.
 
     Args:
         train, valid, test: pairs of pixels, integers (N, S, S) from 0 to L - 1, and classes (N,).
         levels: int, L.
-        count: int, how many pictures to train on. If there are fewer, they come several times.
+        count: int, number of pictures to train on. Fewer pictures are repeated.
         batch_size: int.
 
     Returns:
-        float, its bits a pixel on the test set.
+        float, bits per pixel on the test set.
     """
     model = pixel_cnn(test[0].shape[1], levels, int(train[1].max()) + 1)
     print(f"PixelCNN, {model.count_params():,} parameters")

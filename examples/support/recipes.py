@@ -1,17 +1,18 @@
-"""Model sizes with the settings to train them by."""
+"""Model sizes with their training settings."""
 
 import keras
 
 from keras_transformer.training.schedules import InverseSquareRootWarmup
 
-# "numbers" is for number words, "tiny" for Multi30k and corpora of its size, "student" for what a
-# larger model has translated; "base" and "big" are the paper's (sections 5.3, 5.4, 6.1, Table 3).
+# "numbers" is for number words, "tiny" for Multi30k and corpora of its size, "student" for the
+# translations of a larger model; "base" and "big" are the paper's (sections 5.3, 5.4, 6.1,
+# Table 3).
 #
 # model: arguments of the model.
 # rate: arguments of `learning_rate`.
 # tokens_per_batch: of each side. vocab_size: of the tokenizer.
-# epochs: how many on a corpus that suits the size.
-# average: how many checkpoints an average usually takes.
+# epochs: for a corpus that suits the size.
+# average: usual number of checkpoints in an average.
 # fmt: off
 RECIPES = {
     "numbers": dict(
@@ -39,11 +40,11 @@ RECIPES = {
 
 
 def learning_rate(*, updates, anneal=False, **rate):
-    """The paper's schedule, or one that falls to zero along a cosine.
+    """Returns the paper's schedule, or a cosine decay to zero.
 
     Args:
-        updates: int, how many the whole run makes.
-        anneal: bool, after the warm-up fall to zero at the last update. Defaults to `False`.
+        updates: int, number of updates of the whole run.
+        anneal: bool, whether to decay to zero at the last update. Defaults to `False`.
         **rate: arguments of `InverseSquareRootWarmup`; "peak" and "warmup_steps" with `anneal`.
 
     Returns:

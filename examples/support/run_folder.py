@@ -1,14 +1,14 @@
-"""The folder of a training run: what the run is, its checkpoints, its history, its report.
+"""The folder of a training run: settings, checkpoints, history and report.
 
 | file | content |
 | --- | --- |
-| `run.json` | what makes the run what it is: another run does not go on in its folder |
-| `state/` | checkpoints that a stopped run goes on from |
-| `weights/` | weights after each epoch, to be averaged |
-| `history.jsonl` | a line an epoch, what was logged |
+| `run.json` | the settings that identify the run: the folder accepts no other run |
+| `state/` | checkpoints from which a stopped run resumes |
+| `weights/` | weights after each epoch, for averages |
+| `history.jsonl` | the logs, one line per epoch |
 | `tokenizer.model` | the tokenizer |
-| `model.keras` | the model to use |
-| `metrics.json`, `learning_curve.png` | the report on the finished run |
+| `model.keras` | the final model |
+| `metrics.json`, `learning_curve.png` | the report of the finished run |
 """
 
 import json
@@ -50,11 +50,11 @@ class RunFolder:
         self._settings = None
 
     def claim(self, settings, finished=False):
-        """Makes the folder, or makes sure that the run in it has the same settings.
+        """Makes the folder, or checks that the run in it has the same settings.
 
         Args:
             settings: dict that JSON can hold: model, data, seed.
-            finished: bool, whether at least one epoch must be there. Defaults to `False`.
+            finished: bool, whether a finished epoch is required. Defaults to `False`.
 
         Raises:
             ValueError: the folder holds another run, or one without `run.json`, or no epoch.
@@ -81,12 +81,12 @@ class RunFolder:
             self.write_json("run.json", settings)
 
     def weights(self):
-        """Weights after each epoch: a dict from the epoch, counted from 1, to the file."""
+        """Returns a dict from each epoch, counted from 1, to its file of weights."""
         files = sorted((self.path / "weights").glob("weights-*.npz"))
         return {int(file.stem[-5:]) + 1: file for file in files}
 
     def load(self, model, epochs):
-        """Sets the weights of a model to the average of those after `epochs`."""
+        """Sets the weights of a model to their average over `epochs`."""
         files = self.weights()
         model.set_weights(average_checkpoints([files[epoch] for epoch in epochs]))
 
@@ -96,7 +96,7 @@ class RunFolder:
             model.save(aside)
 
     def tokenizer(self, lines, vocab_size, name="tokenizer.model"):
-        """A tokenizer of the run, trained on `lines` unless the file `name` is there already."""
+        """Loads the run's tokenizer `name`; if it is missing, trains it on `lines` first."""
         path = self.path / name
         if not path.exists():
             with self.replace(path.name) as aside:
@@ -104,12 +104,12 @@ class RunFolder:
         return Tokenizer.load(path)
 
     def callbacks(self, batches, epochs):
-        """Callbacks for `fit`: progress, history, the weights of every epoch, checkpoints.
+        """Returns callbacks for `fit`: progress, history, the weights of every epoch, checkpoints.
 
-        With them the same call of `fit`, made again, goes on where a stopped run was.
+        With them, the same call of `fit` resumes a stopped run.
 
         Args:
-            batches: dataset of `translation_batches` that `fit` gets.
+            batches: dataset of `translation_batches`, also passed to `fit`.
             epochs: int, the epochs of the whole run.
         """
         return [
@@ -121,13 +121,13 @@ class RunFolder:
         ]
 
     def history(self) -> dict[str, list[float]]:
-        """The logs of all epochs: a dict from name to a list, as `History.history` of Keras.
+        """Returns the logs of all epochs, a dict from name to list, as Keras' `History.history`.
 
         A value that is not logged in every epoch, such as `val_bleu`, has a shorter list.
         """
         path = self.path / "history.jsonl"
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
-        # An epoch that was stopped before its checkpoint is done twice. The later one counts.
+        # An epoch that was stopped before its checkpoint runs twice. The later one counts.
         rows = {row.pop("epoch"): row for row in map(json.loads, lines)}
         history: dict[str, list[float]] = {}
         for epoch in sorted(rows):
@@ -136,7 +136,7 @@ class RunFolder:
         return history
 
     def write_report(self, **facts):
-        """Writes `metrics.json` (`facts`, how long the run took, with what) and the curves."""
+        """Writes `metrics.json` (`facts`, times, versions, device) and the learning curves."""
         history = self.history()
         rates = history.get("tokens_per_second")
         devices = {device.partition(":")[0].upper() for device in keras.distribution.list_devices()}
@@ -163,17 +163,17 @@ class RunFolder:
             aside.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
 
     def replace(self, name):
-        """A context whose path is moved to the file `name` when it ends; see `whole_file`."""
+        """Returns a context that moves its path to the file `name` at its end; see `whole_file`."""
         return whole_file(self.path / name)
 
 
 class HistoryLog(keras.callbacks.Callback):
-    """Appends a line of JSON for each epoch to a file: its number from 0, its logs, its minutes.
+    """Appends a line of JSON for each epoch to a file: number from 0, logs and minutes.
 
     Unlike `keras.callbacks.CSVLogger` it leaves no file open when `fit` is interrupted.
 
     Args:
-        path: str or path; an existing file goes on.
+        path: str or path; an existing file is extended.
 
     Example:
 

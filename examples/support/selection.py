@@ -2,12 +2,12 @@
 
 
 def averages(epochs, val_loss, usual):
-    """Groups of epochs whose averages are tried (section 6.1).
+    """Returns groups of epochs to average (section 6.1).
 
     Args:
-        epochs: list of the epochs whose weights are there, counted from 1.
+        epochs: list of the epochs with saved weights, counted from 1.
         val_loss: list of the validation losses of epochs 1, 2, ...; may be shorter, or empty.
-        usual: how many an average usually takes.
+        usual: usual number of epochs in an average.
 
     Returns:
         List of lists of epochs: the last one; the last `usual` / 2, `usual` and 2 * `usual`; and
@@ -28,18 +28,18 @@ def averages(epochs, val_loss, usual):
 
 
 def choose_weights(model, run, score, penalties, usual):
-    """Tries averages of checkpoints, then length penalties; leaves the best weights in `model`.
+    """Tries averages of checkpoints, then length penalties, and loads the best into `model`.
 
     Args:
         model: `Transformer`.
         run: `RunFolder` with at least one epoch.
-        score: function from a length penalty to the BLEU of the model as it is then.
+        score: function from a length penalty to the BLEU of the current model.
         penalties: list of length penalties. The averages are tried with the one nearest to 1.
-        usual: how many checkpoints an average usually takes.
+        usual: usual number of checkpoints in an average.
 
     Returns:
-        Dict with the best "epochs" and "length_penalty" and their "bleu", and "tried", a list of
-        all. Of equal ones the first counts. Each is printed as soon as it is known.
+        Dict with the best "epochs" and "length_penalty", their "bleu", and "tried", a list of all
+        attempts. The first of equal scores wins. Each attempt is printed at once.
 
     Raises:
         ValueError: there is no epoch, or no penalty.
@@ -59,7 +59,7 @@ def choose_weights(model, run, score, penalties, usual):
         print(f"{epochs[0]:6}-{epochs[-1]:<6}{penalty:>14}{tried[-1]['bleu']:>9.2f}", flush=True)
 
     def best():
-        return max(tried, key=lambda attempt: attempt["bleu"])  # the first of equal ones
+        return max(tried, key=lambda attempt: attempt["bleu"])  # the first of equal scores
 
     print("Choice on the validation set\n       epochs  length penalty   BLEU")
     penalties = sorted(penalties, key=lambda penalty: abs(penalty - 1))

@@ -1,4 +1,4 @@
-"""The loss of a model that predicts a set of objects, and the ways to match them.
+"""The loss of a model that predicts a set of objects, and two ways to match them.
 
 Predictions are rows (Q, C + 1 + 4): a logit for each class and one for "nothing", then a box
 (middle x, middle y, width, height) from 0 to 1. Objects are rows (M, 5): class number, -1 for none,
@@ -13,12 +13,12 @@ import tensorflow as tf
 from keras import ops
 from scipy.optimize import linear_sum_assignment
 
-# Weights of the parts of cost and loss, and of predictions of nothing (Carion et al. 2020).
+# Weights of parts of cost and loss, and of predictions of "nothing" (Carion et al. 2020).
 BOX, OVERLAP, NOTHING = 5.0, 2.0, 0.1
 
 
 def generalized_iou(a, b):
-    """Generalized intersection over union (Rezatofighi et al. 2019, arXiv 1902.09630).
+    """Computes generalized intersection over union (Rezatofighi et al. 2019, arXiv 1902.09630).
 
     Args:
         a, b: boxes (..., 4); leading axes broadcast.
@@ -39,9 +39,9 @@ def generalized_iou(a, b):
 
 
 def cheapest_match(objects, predictions):
-    """Matches each object to one prediction, so that the sum of all costs is smallest.
+    """Matches each object to one prediction, at the smallest total cost.
 
-    The Hungarian algorithm (Kuhn 1955), as DETR uses it (Carion et al. 2020, arXiv 2005.12872).
+    Uses the Hungarian algorithm (Kuhn 1955), as DETR (Carion et al. 2020, arXiv 2005.12872).
 
     Args:
         objects: float32 (B, M, 5).
@@ -67,7 +67,7 @@ def cheapest_match(objects, predictions):
 
 
 def match_by_cell(objects, predictions):
-    """Matches each object to the prediction of the cell that its middle lies in.
+    """Matches each object to the prediction of the cell that contains its middle.
 
     Predictions are the cells of a square grid, row by row. If two objects share a cell, the later
     one takes it.
@@ -91,7 +91,7 @@ class SetLoss(keras.losses.Loss):
     Call arguments:
         y_true: objects, float32 (B, M, 5).
         y_pred: predictions, float32 (B, Q, C + 5); or (B, L, Q, C + 5) of several decoder blocks,
-            each of which is matched and counts as much as the others.
+            which are matched separately and weighted equally.
 
     Returns:
         Scalar.

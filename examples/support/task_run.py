@@ -1,12 +1,12 @@
-"""Shared parts of the example scripts: arguments, a folder, training that can be stopped, score.
+"""Shared parts of the example scripts: arguments, run folder, interruptible training, score.
 
 | file | content |
 | --- | --- |
-| `model.keras` | the model: of the best epoch if one was chosen, of the last one after Ctrl-C |
-| `training.json` | how it was trained: `--trained` goes on from here |
-| `score.json` | what was measured, and when, where and with what |
-| `*.png` | pictures, of `draw` |
-| `onnx` | the artefact, if the script exports to there |
+| `model.keras` | the model: of the best epoch if `fit` gets `best`, else of the last update |
+| `training.json` | facts of the training, which `--trained` reads |
+| `score.json` | scores, with date, processor and versions |
+| `*.png` | figures of `draw` |
+| `onnx` | the artefact, if the script exports one |
 """
 
 import argparse
@@ -26,17 +26,17 @@ from keras_transformer.training.callbacks import StopOnNonFinite
 from keras_transformer.training.optimizers import build_optimizer
 
 PACKAGES = ("tensorflow", "keras", "onnxruntime", "numpy")
-LOW = ("loss", "perplexity", "error")  # parts of the names of values that should be low
+LOW = ("loss", "perplexity", "error")  # parts of names of values to minimise
 
 
 def make_parser(name, description, epochs, data=True):
-    """A parser with the arguments that every task has; a script adds its own.
+    """Returns a parser with the arguments of every task; a script adds its own.
 
     Args:
-        name: str, the script's name without ".py"; `--output` is then "runs/NAME" by default.
+        name: str, the script's name without ".py"; `--output` then defaults to "runs/NAME".
         description: str; its first line is shown.
-        epochs: int, the default of `--epochs`; `None` if the script finds it by the data.
-        data: bool, whether there is real data to read, and so an argument `--data`.
+        epochs: int, the default of `--epochs`; `None` if it depends on the data.
+        data: bool, whether to add `--data`, a folder of real data. Defaults to `True`.
     """
     parser = argparse.ArgumentParser(
         f"python examples/{name}.py", description=description.splitlines()[0]
@@ -55,16 +55,15 @@ def make_parser(name, description, epochs, data=True):
 
 
 def parse(parser, argv=None):
-    """Parses. Integers must be at least 1, a seed 0; `--data` must be there.
+    """Parses arguments. Integers must be at least 1, a seed 0; `--data` must exist.
 
     Args:
-        parser: what `make_parser` returned.
+        parser: parser of `make_parser`.
         argv: list of str. Defaults to `None`: `sys.argv[1:]`.
 
     Returns:
-        The arguments. `command` holds the whole command for a report, which does all from nothing,
-        so without `--trained`; it names folders by their last part, for where they lie is a private
-        matter.
+        The arguments. `command` holds the whole command for a report, without `--trained`, so that
+        it also trains. It names folders only by their last part, to keep paths private.
     """
     argv = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(argv)
@@ -83,10 +82,10 @@ class TaskRun:
     """One run of a task's script. After an error or Ctrl-C it prints the reason.
 
     Args:
-        args: what `parse` returned.
+        args: result of `parse`.
 
     Attributes:
-        path: `pathlib.Path` of the folder, which is made.
+        path: `pathlib.Path` of the folder, made on entry.
 
     Raises:
         SystemExit: at the end of the block, after `ValueError` or `OSError` with status 1, after
@@ -104,9 +103,9 @@ class TaskRun:
         self.args, self.path = args, checked_path(args.output)
         self._start = time.perf_counter()
         self._minutes = 0.0
-        self._earlier = 0.0  # minutes of the processor, in an earlier run
+        self._earlier = 0.0  # processor minutes of an earlier run
         self._epochs = self._models = 0
-        self._model = None  # that was fitted last
+        self._model = None  # the last fitted one
 
     def __enter__(self):
         self.path.mkdir(parents=True, exist_ok=True)
@@ -118,23 +117,23 @@ class TaskRun:
             saved = self.path / "model.keras"
             has = f"{saved} is the model so far." if self._epochs else "No epoch was finished."
             print(f"\nStopped. {has}", flush=True)
-            raise SystemExit(130)  # what shells take for Ctrl-C
+            raise SystemExit(130)  # as shells do after Ctrl-C
         if kind is not None and issubclass(kind, (ValueError, OSError)):
             raise SystemExit(f"{self.args.command.split()[1]}: {error}")
 
     def fit(self, model, *batches, best=None, callbacks=(), **options):
-        """Calls `model.fit`, and saves the model: also after Ctrl-C.
+        """Calls `model.fit` and saves the model, also after Ctrl-C.
 
-        With `--trained` it takes the weights of the model that the folder holds instead.
+        With `--trained` it loads the weights of the saved model instead.
 
         Args:
             model: compiled model.
-            *batches: what to train on: a dataset, or inputs and targets.
-            best: str, the logged value by which the epoch is chosen whose weights the model has in
-                the end, such as "val_loss"; names with "loss", "perplexity" or "error" should be
-                low, others high. Defaults to `None`: the last epoch's.
+            *batches: training data: a dataset, or inputs and targets.
+            best: str, the logged value that selects the epoch whose weights are kept, such as
+                "val_loss". Values with "loss", "perplexity" or "error" in their names are
+                minimised, others maximised. Defaults to `None`: the last epoch's weights.
             callbacks: further callbacks.
-            **options: what else `fit` takes.
+            **options: other arguments of `fit`.
 
         Returns:
             Keras' `History`.
@@ -176,7 +175,7 @@ class TaskRun:
             aside.write_text(json.dumps(facts, indent=1, default=float) + "\n", "utf-8")
 
     def _trained(self, model):
-        """Gives `model` the weights of the earlier run; returns what its `fit` returned."""
+        """Loads the weights of the earlier run into `model`; returns its `History`."""
         told = self.path / "training.json"
         if not told.exists():
             raise ValueError(f"{self.path} holds no trained model. Leave --trained out.")
@@ -216,9 +215,9 @@ class TaskRun:
 
         Args:
             model: the model, whose parameters are counted.
-            score: dict from a measure's name to a number: what was measured on the test set.
-            others: dict from what was done otherwise, such as "without the grammar", to what was
-                measured then, as `score`. Defaults to `None`: nothing was.
+            score: dict from a measure's name to its value on the test set.
+            others: dict from the name of a variant, such as "without the grammar", to its scores
+                in the form of `score`. Defaults to `None`: no variants.
             **facts: further facts for the report, such as `data`, `published` or `baseline`.
         """
         artefact = self.path / "onnx"
@@ -236,7 +235,7 @@ class TaskRun:
                 "training": self._minutes,
                 "whole": (time.perf_counter() - self._start) / 60
                 + (self._minutes if self.args.trained else 0),
-                # Of all cores; other work does not count.
+                # Of all cores; excludes other processes.
                 "processor": self._earlier + time.process_time() / 60,
             },
             "parameters": model.count_params(),
@@ -257,7 +256,7 @@ def _told(score):
 
 
 class _BestWeights(keras.callbacks.Callback):
-    """Remembers the weights of the epoch in which a logged value was best.
+    """Keeps the weights of the epoch with the best logged value.
 
     `EarlyStopping(restore_best_weights=True)` restores them only when `fit` ends without
     Ctrl-C.
@@ -281,7 +280,7 @@ class _BestWeights(keras.callbacks.Callback):
 
 
 def processor():
-    """The processor's name."""
+    """Returns the processor's name."""
     try:
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
             if line.startswith("model name"):

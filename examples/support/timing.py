@@ -6,15 +6,14 @@ import tensorflow as tf
 
 
 def milliseconds(functions, lengths, size, rounds=5):
-    """The time of a compiled forward pass over one sequence, for several layers and lengths.
+    """Measures a compiled forward pass over one sequence, for several layers and lengths.
 
     Args:
         functions: dict from a name to a layer, or to another function of a tensor (1, n, size).
         lengths: list of int, the lengths n.
         size: int, size of a vector.
-        rounds: int; number of measurements; the shortest counts, because other work only
-            adds time. Defaults
-            to 5.
+        rounds: int, number of measurements. The shortest counts, because other work only adds
+            time. Defaults to 5.
 
     Returns:
         Dict from a name to a list of float, one for each length.

@@ -1,18 +1,18 @@
-"""Scenes with the boxes that a model found, and the true ones."""
+"""Scenes with predicted and true boxes."""
 
 import numpy as np
 from support.plots.panels import COLOURS
 
 
 def plot_boxes(pixels, found, objects, names, columns=4):
-    """Draws scenes; boxes that were found are solid, true ones are white and dashed.
+    """Draws scenes; predicted boxes are solid, true ones are white and dotted.
 
     Args:
         pixels: (N, height, width, 1), from 0 to 1.
         found: list of N lists of `Detection`.
         objects: (N, M, 5), the class number (-1 for none) and box of each true object.
-        names: sequence of str, the names of the classes. A class has a colour, as far as they go.
-        columns: int, scenes in a row. Defaults to 4.
+        names: sequence of str, the names of the classes. Six colours of classes repeat.
+        columns: int, scenes per row. Defaults to 4.
 
     Returns:
         `matplotlib.figure.Figure`.
@@ -44,7 +44,7 @@ def plot_boxes(pixels, found, objects, names, columns=4):
             if label >= 0:
                 _draw_box(panel, np.array(box) * side, color="white", linestyle=":")
         for one in some:
-            colour = COLOURS[one.label % 6]  # without black and the colour next to white
+            colour = COLOURS[one.label % 6]  # without black and pale yellow
             left, top = _draw_box(panel, np.array(one.box) * side, color=colour)
             text = f"{names[one.label]} {one.score:.0%}"
             options = dict(facecolor=colour, edgecolor="none", pad=0.8)

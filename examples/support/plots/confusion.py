@@ -5,7 +5,7 @@ Shapes: N examples, C classes.
 
 import numpy as np
 
-LEGIBLE = 12  # classes up to which there is room for numbers in the cells
+LEGIBLE = 12  # maximum number of classes for numbers in the cells
 
 
 def plot_confusion(true, predicted, labels, title=None):
@@ -37,7 +37,7 @@ def plot_confusion(true, predicted, labels, title=None):
     shares = _shares(_numbers(true, labels), _numbers(predicted, labels), len(labels))
     count = len(labels)
     side = 1.5 + (0.55 if count <= LEGIBLE else 0.2) * count
-    # Its cells are squares, around which "constrained" would cut labels.
+    # Cells are squares; "constrained" would cut the labels around them.
     figure = Figure(figsize=(side + 1, side), layout="compressed")
     panel = figure.subplots()
     image = panel.imshow(shares, vmin=0, vmax=1, cmap="Blues")
@@ -67,7 +67,7 @@ def _numbers(classes, labels):
 
 
 def _shares(true, predicted, count):
-    """(C, C): of each true class the share that was predicted as each; rows sum to 1 or 0."""
+    """Returns the shares of predictions for each true class, (C, C); rows sum to 1 or 0."""
     if len(true) != len(predicted) or not true:
         raise ValueError(
             "true and predicted must hold one class an example, but there are "

@@ -1,4 +1,4 @@
-"""A number for each pair of two lists of texts: similarities, probabilities, counts."""
+"""Heat maps of a number for each pair of two lists of texts, such as similarities."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ def plot_matrix(values, row_labels, column_labels, label, title=None):
         values: (R, C) numbers.
         row_labels: R strings, from top to bottom.
         column_labels: C strings, from left to right.
-        label: str, what the colours stand for, such as "cosine similarity".
+        label: str, the meaning of the colours, such as "cosine similarity".
         title: str or `None`.
 
     Returns:
@@ -32,12 +32,12 @@ def plot_matrix(values, row_labels, column_labels, label, title=None):
 
 
 def plot_matrices(parts, row_labels, label):
-    """Draws the parts of a wide matrix below each other, as the lines of a text, in one scale.
+    """Draws the parts of a wide matrix below each other, like the lines of a text, in one scale.
 
     Args:
         parts: list of pairs of values (R, C) and C strings, from left to right.
         row_labels: R strings, from top to bottom.
-        label: str, what the colours stand for.
+        label: str, the meaning of the colours.
 
     Returns:
         `matplotlib.figure.Figure`. Labels of more than 45 characters are cut.
@@ -83,6 +83,6 @@ def plot_matrices(parts, row_labels, label):
 
 
 def shortened(text, longest=45):
-    """The text, cut at `longest` characters, as a label of Matplotlib: "$" starts no formula."""
+    """Cuts a text at `longest` characters, and escapes "$" for labels of Matplotlib."""
     text = text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
     return text.replace("$", r"\$")

@@ -6,12 +6,12 @@ OUTCOMES = ("right", "other type", "other words", "missed")
 
 
 def plot_outcomes(outcomes, most=12, title=None):
-    """Draws a bar for each type of entity: the shares that are right, and each kind of error.
+    """Draws a bar for each type of entity: the shares of right ones, and of each kind of error.
 
     Args:
         outcomes: dict from a type to a dict from "right", "other type", "other words" or "missed"
-            to a count, as `entity_outcomes` makes it.
-        most: int, number of types drawn: the most frequent ones. Defaults to 12.
+            to a count, as `entity_outcomes` returns it.
+        most: int, number of types drawn, the most frequent ones. Defaults to 12.
         title: str or `None`.
 
     Returns:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart.
+# Okabe and Ito's colours, distinct for all kinds of colour vision.
 COLOURS = (
     "#0072B2",
     "#E69F00",
@@ -22,7 +22,7 @@ class Panel:
 
     Attributes:
         title: str.
-        x_label, y_label: str, what the axes show, with units.
+        x_label, y_label: str, the labels of the axes, with units.
         x: list of numbers.
         lines: dict from a line's name to its numbers y, one for each of `x`.
         x_log, y_log: bool, whether an axis is logarithmic, to base 2 and 10. Default to `False`.
@@ -41,15 +41,15 @@ def plot_panels(panels, columns=2):
     """Draws diagrams of lines side by side. A name has the same colour and marker in all of them.
 
     Args:
-        panels: list of `Panel`, with eight names of lines at most.
-        columns: int, diagrams in a row. Defaults to 2.
+        panels: list of `Panel`, with at most eight names of lines.
+        columns: int, diagrams per row. Defaults to 2.
 
     Returns:
         `matplotlib.figure.Figure`.
 
     Raises:
         ValueError: there is no panel, one has no lines, there are more than eight names, or a line
-            has more or less numbers than `x`.
+            has more or fewer numbers than `x`.
 
     Example:
 

@@ -1,13 +1,13 @@
-"""Pictures, and where a model looks in them.
+"""Pictures, and maps of a model's attention to them.
 
-Shapes: N pictures or rows of them, M maps or pictures in a row, (rows, columns) of patches.
+Shapes: N pictures or rows of them, M maps or pictures per row, (rows, columns) of patches.
 """
 
 import numpy as np
 
 
 def plot_picture_attention(pictures, maps, captions, names, title=None):
-    """Draws pictures, and beside each what attention weighs: brighter patches weigh more.
+    """Draws pictures, and beside each its attention maps: brighter patches have more weight.
 
     Each map has its own scale, from 0 to its largest weight, because many patches have small
     weights.
@@ -76,7 +76,7 @@ def plot_picture_rows(rows, captions, names=()):
     """Draws rows of grey pictures.
 
     Args:
-        rows: (N, M, height, width) from 0 to 1; numbers that are NaN stay blank.
+        rows: (N, M, height, width) from 0 to 1; NaN stays blank.
         captions: N strings, beside the rows.
         names: M strings above the columns, or none.
 

@@ -1,25 +1,25 @@
-"""Time series and what models say of their future.
+"""Time series with forecasts, attention weights or anomaly scores.
 
 Shapes: S steps before the forecast, T steps of it, F series.
 """
 
 import numpy as np
 
-# Of Okabe and Ito's colours, which everybody can tell apart; black is the truth's.
+# Four of Okabe and Ito's colours, distinct for all; the truth is black.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")
 STYLES = ("-", "--", "-.", ":")
 
 
 def plot_forecast(past, truth, forecasts, names, unit="step", value=None, title=None):
-    """Draws series, and forecasts of them beside what then happened: one panel per series.
+    """Draws series with forecasts and the truth, one panel per series.
 
     Args:
-        past: (S, F), what the models knew.
-        truth: (T, F), what came then.
+        past: (S, F), the inputs of the models.
+        truth: (T, F), the steps that followed.
         forecasts: dict from a model's name to (T, F); at most four.
         names: F strings, which label the panels' vertical axes.
-        unit: str, what a step is, such as "hour".
-        value: str or `None`, what the vertical axes show, such as "kW".
+        unit: str, the unit of a step, such as "hour".
+        value: str or `None`, the label of the vertical axes, such as "kW".
         title: str or `None`.
 
     Returns:
@@ -72,7 +72,7 @@ def _check(past, truth, forecasts, names):
 
 
 def plot_series_attention(series, weights, labels, title=None):
-    """Draws series, one a panel; the more weight a step has, the darker is what is behind it.
+    """Draws series, one per panel; the more weight a step has, the darker is its background.
 
     Args:
         series: N arrays (S, F), of different length.
@@ -130,7 +130,7 @@ def plot_anomalies(series, labels, scores):
         scores: dict from a detector's name to S numbers; at most four. Each has its own scale.
 
     Returns:
-        `matplotlib.figure.Figure`, a panel more than there are detectors.
+        `matplotlib.figure.Figure`, with one panel more than detectors.
 
     Raises:
         ValueError: there are more than four detectors, or lengths differ.

@@ -1,4 +1,4 @@
-"""Sound as a picture, and where a model listens while it writes.
+"""Spectrograms, and a model's attention to the sound.
 
 Shapes: S frames, F bands of frequencies, T tokens, S' vectors of the encoder.
 """
@@ -7,15 +7,15 @@ import numpy as np
 
 
 def plot_spectrogram(frames, seconds, hertz, weights=None, tokens=None, title=None):
-    """Draws a spectrogram, and below it, if there are weights, when each token attends to what.
+    """Draws a spectrogram, and below it the attention weights of each token, if given.
 
-    The weights' colours reach from 0 to the largest weight.
+    The weights' colours range from 0 to the largest weight.
 
     Args:
-        frames: (S, F), power of the bands, in logarithms; low frequencies first.
-        seconds: float, how long the sound lasts.
+        frames: (S, F), logarithms of the power of the bands; low frequencies first.
+        seconds: float, the duration of the sound.
         hertz: float, the highest frequency.
-        weights: (T, S'), cross-attention weights, or `None`. The S' vectors are taken to divide
+        weights: (T, S'), cross-attention weights, or `None`. The S' vectors are assumed to divide
             the sound evenly.
         tokens: T strings, with `weights`.
         title: str or `None`.

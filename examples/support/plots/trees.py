@@ -18,7 +18,7 @@ def plot_trees(trees, titles, title=None):
         `matplotlib.figure.Figure`, one panel per tree.
 
     Raises:
-        ValueError: there is no tree, or there are not as many titles.
+        ValueError: there is no tree, or the number of titles differs.
 
     Example:
 
@@ -56,7 +56,7 @@ def _words(tree):
 
 
 def _draw(panel, tree, begin):
-    """Draws a tree whose first word is number `begin`; returns where its label stands."""
+    """Draws a tree whose first word is number `begin`; returns the place of its label."""
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     style = {"ha": "center", "va": "center", "fontsize": 8, "parse_math": False, "bbox": box}
     if is_word(tree):
@@ -67,7 +67,7 @@ def _draw(panel, tree, begin):
         places.append(_draw(panel, child, begin))
         begin += _words(child)
     place = (places[0][0] + places[-1][0]) / 2, _height(tree)
-    for x, y in places:  # aside first, then down: so lines never cross
+    for x, y in places:  # sideways first, then down, so lines never cross
         line = [place[0], x, x], [place[1], place[1], y]
         panel.plot(*line, color="0.75", linewidth=1, zorder=0)
     panel.text(*place, tree.label, color="tab:blue", **style)

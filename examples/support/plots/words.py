@@ -11,16 +11,16 @@ DARKEST = 0.75  # of the colour map: black letters stay legible on it
 
 
 def plot_words(sentences, weights, labels, title=None):
-    """Draws sentences, one a line; the more weight a token has, the darker is what is behind it.
+    """Draws sentences, one per line; the more weight a token has, the darker is its background.
 
-    For attention of one query, such as a class token, over the tokens of a text.
+    The weights are the attention of one query, such as a class token, to the tokens of a text.
 
     Args:
-        sentences: N lists of S tokens, str; they are joined as they are, so a token that starts a
-            word begins with a space.
+        sentences: N lists of S tokens, str. They are joined without spaces, so a token that starts
+            a word must begin with one.
         weights: N sequences of S numbers, at least 0. Each sentence has its own scale: its largest
             weight is the darkest.
-        labels: N strings, what is written before each sentence, such as a predicted class.
+        labels: N strings, written before each sentence, such as a predicted class.
         title: str or `None`.
 
     Returns:

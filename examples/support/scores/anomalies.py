@@ -1,4 +1,4 @@
-"""How well the scores of steps tell anomalies, whatever the threshold.
+"""Measures of anomaly scores over all thresholds, and simple scores.
 
 Shapes: S steps.
 """
@@ -7,11 +7,11 @@ import numpy as np
 
 
 def anomaly_scores(scores, labels):
-    """The area under the ROC curve, and the best F1 of all thresholds, step by step.
+    """Computes the area under the ROC curve and the best F1 of all thresholds, step by step.
 
-    The area is the chance that a step of an anomaly has a higher score than another step; equal
-    scores count one half. A detector that knows nothing has 0.5. The best F1 is an upper limit:
-    a threshold has to be chosen without labels in practice.
+    The area is the probability that a step of an anomaly has a higher score than another step;
+    equal scores count one half. Random scores have 0.5. The best F1 is an upper limit, because in
+    practice a threshold must be chosen without labels.
 
     Args:
         scores: (S,) numbers, high for anomalies.
@@ -21,7 +21,7 @@ def anomaly_scores(scores, labels):
         Dict with "roc auc" and "best f1".
 
     Raises:
-        ValueError: shapes differ, a score is not a number, or only one kind of steps is there.
+        ValueError: shapes differ, a score is not finite, or all labels are equal.
 
     Example:
 
@@ -47,7 +47,7 @@ def anomaly_scores(scores, labels):
 
 
 def moving_mean(values, width):
-    """The mean over `width` steps around each step, fewer at the ends: (S,) -> float (S,)."""
+    """Returns the mean over `width` steps around each step, fewer at the ends: float (S,)."""
     sums = np.append(0.0, np.cumsum(values))
     steps = np.arange(len(values)) - width // 2
     first, end = np.maximum(steps, 0), np.minimum(steps + width, len(values))
@@ -55,12 +55,12 @@ def moving_mean(values, width):
 
 
 def moving_z_score(series, width):
-    """The distance of each step from the mean of the steps before, in standard deviations.
+    """Returns each step's distance from the mean of previous steps, in standard deviations.
 
     Args:
         series: (S, C).
-        width: int, number of steps before, at least 2. The first steps have fewer, and score 0
-            while there are less than 2.
+        width: int, number of previous steps, at least 2. The first steps have fewer; the first two
+            score 0.
 
     Returns:
         float (S,), the mean over the channels.

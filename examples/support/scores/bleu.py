@@ -2,21 +2,20 @@
 
 
 def bleu(translations, references, tokenize="13a"):
-    """BLEU of translations, and the figures beside it that a report needs.
+    """Computes BLEU of translations, and other figures for a report.
 
     Args:
         translations: list of N strings.
         references: list of N strings, one reference each.
-        tokenize: sacreBLEU's tokeniser: "13a" (the default), "char", or "none" for text that is
-            tokenised already.
+        tokenize: sacreBLEU's tokeniser: "13a" (the default), "char", or "none" for tokenised text.
 
     Returns:
         Dict with "bleu", "precisions", "brevity_penalty", "lengths" (of "system" and "reference"),
-        "signature" (how sacreBLEU counted), and "exact_match", the share of translations that are
+        "signature" (how sacreBLEU counted), and "exact_match", the share of translations equal to
         their reference.
 
     Raises:
-        ValueError: no translation, or another number of references than of translations.
+        ValueError: there are no translations, or the numbers of references and translations differ.
         ImportError: sacrebleu is not installed.
 
     Example:
@@ -31,7 +30,7 @@ def bleu(translations, references, tokenize="13a"):
             "There must be one reference for each of at least one translation, but there are "
             f"{len(translations)} translations and {len(references)} references."
         )
-    # `force` keeps it from warning of tokenised text where that is meant.
+    # `force` suppresses the warning about tokenised text where that is intended.
     scorer = sacrebleu.metrics.BLEU(tokenize=tokenize, force=tokenize == "none")
     score = scorer.corpus_score(translations, [references])
     return {

@@ -1,17 +1,17 @@
 """Labelled brackets of trees: precision, recall and F1, by the rules of EVALB.
 
-EVALB (Sekine and Collins, 1997) is the program that published parsing scores come from. Its
-documented rules, with the parameter file COLLINS.prm:
+EVALB (Sekine and Collins, 1997) is the program behind published parsing scores. Its documented
+rules, with the parameter file COLLINS.prm:
 
-- a bracket is a label and the words that it spans; tags of words are none;
+- a bracket is a label and the words that it spans; tags of words do not count;
 - TOP is left out; ADVP and PRT are equal;
-- punctuation is left out, and the words are counted without it: a comma more or less in a phrase
-  changes nothing. A phrase of punctuation alone is no bracket;
-- a bracket that comes twice over the same words must be found twice;
+- punctuation is left out, and the words are counted without it, so that a comma in a phrase changes
+  nothing. A phrase of punctuation alone does not count;
+- a bracket that occurs twice over the same words must be found twice;
 - sums are over the brackets of all sentences, so long sentences count more.
 
-EVALB leaves out sentences whose words differ, and so trees that are none. Here they count: none of
-their brackets is found.
+EVALB leaves out sentences whose words differ, and so sentences without a tree. Here they count,
+with no bracket found.
 """
 
 from collections import Counter
@@ -23,15 +23,15 @@ EQUAL = {"PRT": "ADVP"}
 
 
 def brackets(tree, tags=None):
-    """The brackets of a tree with their counts.
+    """Counts the brackets of a tree.
 
     Args:
         tree: `Tree`.
         tags: list of str, the tags of its words. Defaults to `None`: the tree's own.
 
     Returns:
-        `Counter` of (label, begin, end): words from `begin` up to before `end`, counted without
-        punctuation.
+        `Counter` of (label, begin, end): words from `begin` up to, not including, `end`, counted
+        without punctuation.
 
     Example:
 
@@ -57,7 +57,7 @@ def brackets(tree, tags=None):
 
 
 def bracket_score(gold, predicted):
-    """Compares trees with those that people made.
+    """Compares predicted trees with gold trees.
 
     Args:
         gold: sequence of N `Tree`.
@@ -65,8 +65,7 @@ def bracket_score(gold, predicted):
 
     Returns:
         Dict: "precision", "recall" and "f1" over the brackets of all sentences, "complete", the
-        share of sentences all of whose brackets are right, and "trees", the share of sentences that
-        have a tree.
+        share of sentences with all brackets right, and "trees", the share of sentences with a tree.
 
     Raises:
         ValueError: there are no sentences, the numbers of trees differ, or a tree has another
@@ -100,7 +99,7 @@ def bracket_score(gold, predicted):
 
 
 def _found(truth, tree, number):
-    """The brackets of a predicted tree. Its sentence tells which words are punctuation."""
+    """Counts the brackets of a predicted tree. The gold tags identify punctuation."""
     tags = [tag for _, tag in tagged_words(truth)]
     if len(tagged_words(tree)) != len(tags):
         raise ValueError(

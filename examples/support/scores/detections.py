@@ -23,13 +23,13 @@ class Detection(NamedTuple):
 
 
 def detections(prediction, lowest=0.05, overlap=None):
-    """The detections of a scene: the likeliest class of each prediction.
+    """Returns the detections of a scene: the likeliest class of each prediction.
 
     Args:
         prediction: float (Q, C + 5), logits of the classes and of "nothing", and a box.
         lowest: float, the smallest score. Defaults to 0.05.
-        overlap: float or `None`. If given, a detection is left out if one of its class with a
-            higher score has a greater intersection over union with it ("non-maximum suppression").
+        overlap: float or `None`. If given, a detection is left out if a better one of its class
+            has a greater intersection over union with it (non-maximum suppression).
 
     Returns:
         List of `Detection`, the highest score first.
@@ -50,7 +50,7 @@ def detections(prediction, lowest=0.05, overlap=None):
 
 
 def iou(box, boxes):
-    """Intersection over union of a box (4,) with boxes (K, 4): (K,)."""
+    """Returns intersection over union of a box (4,) with boxes (K, 4): (K,)."""
     low, high = box[:2] - box[2:] / 2, box[:2] + box[2:] / 2
     lows, highs = boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2
     common = np.maximum(np.minimum(high, highs) - np.maximum(low, lows), 0).prod(axis=1)
@@ -58,11 +58,11 @@ def iou(box, boxes):
 
 
 def average_precisions(found, objects, overlap=0.5):
-    """The average precision of each class: the area below precision over recall.
+    """Computes the average precision of each class: the area below precision over recall.
 
-    Detections of all scenes are sorted by score. A detection is right if its box overlaps that of
-    an object of its class, and no earlier detection has taken this object. The
-    precision at a recall is the greatest at this recall or a higher one (PASCAL VOC from 2010 on).
+    Detections of all scenes are sorted by score. A detection is right if its box overlaps an object
+    of its class that no earlier detection has taken. The precision at a recall is the greatest at
+    this recall or a higher one (PASCAL VOC from 2010 on).
 
     Args:
         found: list of N lists of `Detection`.
@@ -98,5 +98,5 @@ def average_precisions(found, objects, overlap=0.5):
 
 
 def mean_average_precision(found, objects, overlap=0.5):
-    """The mean of `average_precisions` over all classes that occur. Arguments are the same."""
+    """Returns the mean of `average_precisions` over classes that occur, with the same arguments."""
     return float(np.mean([*average_precisions(found, objects, overlap).values()]))

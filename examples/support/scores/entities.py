@@ -1,19 +1,19 @@
-"""Precision, recall and F1 of entities, which tags of the form B-TYPE, I-TYPE and O mark."""
+"""Precision, recall and F1 of entities, from tags of the form B-TYPE, I-TYPE and O."""
 
 from collections import Counter
 
 
 def entities(tags):
-    """The entities of a sentence: parts of one type.
+    """Returns the entities of a sentence.
 
-    An entity begins at "B-TYPE", or at "I-TYPE" that continues no entity of this type, and reaches
-    to its last "I-TYPE". These are the rules of CoNLL 2000's script and of seqeval.
+    An entity begins at "B-TYPE", or at "I-TYPE" that continues no entity of this type, and ends
+    with its last "I-TYPE". These are the rules of CoNLL 2000's script and of seqeval.
 
     Args:
         tags: list of str, one for each word.
 
     Returns:
-        List of (type, first word, word behind the last).
+        List of (type, first word, word after the last).
 
     Raises:
         ValueError: a tag has another form.
@@ -37,16 +37,16 @@ def entities(tags):
 
 
 def entity_scores(found, true):
-    """F1, precision and recall over all entities of all sentences ("micro").
+    """Computes F1, precision and recall over all entities of all sentences ("micro").
 
-    An entity is right if its type, its first and its last word are.
+    An entity is right if its type, first word and last word are right.
 
     Args:
         found: list of N lists of tags, one for each word.
         true: list of N lists of tags, likewise.
 
     Returns:
-        Dict with "f1", "precision" and "recall"; 0 where there is nothing to divide by.
+        Dict with "f1", "precision" and "recall"; 0 instead of a division by 0.
 
     Raises:
         ValueError: numbers of sentences or words differ, or a tag has another form.
@@ -69,7 +69,7 @@ def entity_scores(found, true):
 
 
 def entity_outcomes(found, true):
-    """The outcomes of the true entities of each type.
+    """Counts the outcomes of the true entities of each type.
 
     Args:
         found, true: as in `entity_scores`.

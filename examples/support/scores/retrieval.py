@@ -1,10 +1,10 @@
-"""Measures of retrieval: how often the right one of many is found."""
+"""Measures of retrieval: how often the right candidate is found."""
 
 import numpy as np
 
 
 def recall_at(scores, k=1):
-    """Recall@k: the share of queries whose own candidate is among the k that score highest.
+    """Computes recall@k: the share of queries whose own candidate is among the best k.
 
     Args:
         scores: (N, N) numbers; row i has the scores of query i, and candidate i belongs to it. For
@@ -12,11 +12,11 @@ def recall_at(scores, k=1):
         k: int. Defaults to 1.
 
     Returns:
-        Float in [0, 1]. A candidate that scores as high as the right one counts as above it, so
-        that equal scores are no success.
+        Float in [0, 1]. A candidate with the same score as the right one counts as above it, so
+        that equal scores are not a success.
 
     Raises:
-        ValueError: `scores` is not square or empty, not finite, or `k` is less than 1.
+        ValueError: `scores` is empty, not square or not finite, or `k` is less than 1.
 
     Example:
 

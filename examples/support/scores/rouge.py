@@ -4,9 +4,9 @@ import re
 
 
 def rouge(summaries, references):
-    """Mean ROUGE-1, ROUGE-2 and ROUGE-L of summaries: F1 of words, stemmed.
+    """Computes mean ROUGE-1, ROUGE-2 and ROUGE-L of summaries: F1 of stemmed words.
 
-    By rouge-score, which agrees with the original ROUGE 1.5.5 (Lin, 2004).
+    Uses rouge-score, which agrees with the original ROUGE 1.5.5 (Lin, 2004).
 
     Args:
         summaries: list of N strings.
@@ -16,7 +16,7 @@ def rouge(summaries, references):
         Dict with "rouge1", "rouge2" and "rougeL", in [0, 1].
 
     Raises:
-        ValueError: no summary, or another number of references than of summaries.
+        ValueError: there are no summaries, or the numbers of references and summaries differ.
         ImportError: rouge-score is not installed.
 
     Example:
@@ -38,9 +38,9 @@ def rouge(summaries, references):
 
 
 def lead(text, sentences=3):
-    """The first sentences of a text: the usual baseline of summaries.
+    """Returns the first sentences of a text, the usual baseline of summaries.
 
-    A sentence ends at ".", "!" or "?" before white space and no small letter.
+    A sentence ends at ".", "!" or "?" before white space without a small letter after it.
 
     Example:
 

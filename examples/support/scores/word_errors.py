@@ -1,11 +1,11 @@
-"""The word error rate, by which recognised speech is measured."""
+"""The word error rate of recognised speech."""
 
 
 def word_error_rate(texts, references):
-    """Words that are wrong, too many or missing, per word of the references.
+    """Computes the number of wrong, extra or missing words per word of the references.
 
-    The fewest insertions, deletions and replacements that make each text its reference, summed over
-    all of them, divided by the references' words. Words are what white space separates.
+    It is the fewest insertions, deletions and replacements that turn each text into its reference,
+    summed over all texts, divided by the references' words. White space separates words.
 
     Args:
         texts: list of N strings.
@@ -32,7 +32,7 @@ def word_error_rate(texts, references):
 
 
 def _edits(found, wanted):
-    """Levenshtein's distance of two lists."""
+    """Computes the Levenshtein distance of two lists."""
     row = list(range(len(wanted) + 1))  # from no word of `found` to the first j of `wanted`
     for i, word in enumerate(found, start=1):
         previous, row = row, [i]

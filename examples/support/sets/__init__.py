@@ -1,5 +1,5 @@
-"""Data sets of the examples: public ones are read from files, made ones need no files.
+"""Data sets of the examples: public sets are read from files, synthetic ones need no files.
 
-One file for each family of sets, and for each format (`idx`, `trees`, `sound`). `text_sets` reads
+Each module holds a family of sets or a format (`idx`, `trees`, `sound`). `text_sets` reads
 parallel text, `known_corpora` fetches it, `number_words` makes it.
 """

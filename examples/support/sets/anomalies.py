@@ -1,4 +1,4 @@
-"""Series with labelled anomalies: two that aeon ships, and made ones.
+"""Series with labelled anomalies: two that aeon ships, and synthetic ones.
 
 Shapes: S steps of a series, C channels.
 """
@@ -10,11 +10,11 @@ from support.sets.labelled_series import aeon_module
 
 
 class Watched(NamedTuple):
-    """A series whose anomalies are known.
+    """A series with known anomalies.
 
     Attributes:
         series: float32 (S, C).
-        labels: bool (S,), whether a step is a part of an anomaly.
+        labels: bool (S,), whether a step is part of an anomaly.
     """
 
     series: np.ndarray
@@ -22,7 +22,7 @@ class Watched(NamedTuple):
 
 
 class AnomalySets(NamedTuple):
-    """A series without anomalies to train on, and others to choose by and to measure on.
+    """A training series without anomalies, and series for validation and test.
 
     All are standardised: mean 0 and standard deviation 1 of each channel of `train`.
 
@@ -44,7 +44,7 @@ def read_anomalies(name):
         name: str. "ecg" is ecg-diff-count-3, a synthetic electrocardiogram of the generator
             GutenTAG (Wenig et al. 2022) with three kinds of anomalies. "bleeding" is number 135 of
             the UCR anomaly archive, InternalBleeding16 (Wu and Keogh 2020, arXiv 2009.13807), with
-            one anomaly and no series to choose by.
+            one anomaly and no validation series.
 
     Returns:
         `AnomalySets`.
@@ -70,7 +70,7 @@ def read_anomalies(name):
 
 
 def _standardised(train, *watched):
-    """`AnomalySets` of series (S,) or (S, C), and of pairs of series and labels, or `None`."""
+    """Returns `AnomalySets` of series (S,) or (S, C), and pairs of series and labels or `None`."""
     train = np.reshape(train, (len(train), -1))
     mean, deviation = train.mean(axis=0), np.maximum(train.std(axis=0), 1e-8)
 
@@ -82,10 +82,10 @@ def _standardised(train, *watched):
 
 
 def made_anomalies(steps=3000):
-    """Made waves of two channels in noise; always the same.
+    """Makes noisy waves of two channels, the same in every call.
 
-    A period has 40 steps. In an anomaly of 40 to 80 steps the second channel comes too late, or
-    the wave is twice as fast, or flat.
+    A period has 40 steps. In an anomaly of 40 to 80 steps the second channel is late, or the wave
+    is twice as fast, or flat.
 
     Args:
         steps: int, S, at least 1000. Defaults to 3000.

@@ -1,4 +1,4 @@
-"""Made calendars, which need no download: questions about them, and summaries of them."""
+"""Synthetic calendars with questions and summaries, which need no download."""
 
 import random
 import re
@@ -17,7 +17,7 @@ PLACES = (
 MONTHS = (
     "January February March April May June July August September October November December"
 ).split()
-# Said of a person, and asked for.
+# Activities in passages and questions.
 ACTIVITIES = (
     "plays chess",
     "buys a bicycle",
@@ -41,17 +41,17 @@ ORDINALS = (
     "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
 ).split()
 HOURS = "one two three four five six seven eight nine ten eleven twelve".split()
-# As passages and as questions write them.
+# Times in the form of passages and of questions.
 TIMES = [(f"{hour} o'clock", f"{number}:00") for number, hour in enumerate(HOURS, 1)]
 TIMES += [(f"half past {hour}", f"{number}:30") for number, hour in enumerate(HOURS, 1)]
-SIZE = 2  # people, days and places of a passage
+SIZE = 2  # people, days and places per passage
 
 SENTENCES = (
     "On {day} {person} {activity} in {place} at {time}.",
     "{person} {activity} in {place} on {day} at {time}.",
 )
-# Kinds of questions and their wording. An activity or a time alone identifies the sentence;
-# of person, place and date it takes two.
+# Kinds of questions and their wording. An activity or a time alone identifies the sentence. Of
+# person, place and date, two are needed.
 QUESTIONS = (
     ("place", "Where is {person} on {date}?"),
     ("place", "In which city does one find {person} on {date}?"),
@@ -72,13 +72,13 @@ QUESTIONS = (
 
 
 class Questions(NamedTuple):
-    """N questions; lists of the same length.
+    """N questions, in lists of the same length.
 
     Attributes:
         questions, passages: str each.
         answers: (begin, end) each: `passage[begin:end]` is the answer.
-        candidates: for each question a list of such pairs: what its passage has of the kind that is
-            asked for, the answer among them, one for each sentence.
+        candidates: for each question a list of such pairs, one per sentence: the spans of the
+            requested kind, including the answer.
     """
 
     questions: list
@@ -88,19 +88,19 @@ class Questions(NamedTuple):
 
 
 def calendar_questions(passages=4000, limit=None):
-    """Sets of made questions about made calendars, to train on, to choose by and to measure on.
+    """Makes training, validation and test sets of questions about synthetic calendars.
 
     A passage has four sentences about two people, two days and two places: who does what, where,
-    on which day and at what time. Nine questions of fifteen name two of person, day and place: each
-    of them stands in two sentences, and only both together tell which one. The others name an
-    activity or a time, which stands in one. Passages write "the third of May" and "half past six",
-    questions "3/5" and "6:30". Four questions are asked of a passage.
+    on which day and at what time. Nine of fifteen questions name two of person, day and place. Each
+    occurs in two sentences, and only both together identify one. The others name an activity or a
+    time, which occurs in one sentence. Passages write "the third of May" and "half past six",
+    questions "3/5" and "6:30". Each passage has four questions.
 
-    The same are drawn in every call. No passage is in two sets.
+    Every call draws the same sets. No passage is in two sets.
 
     Args:
-        passages: int, how many to train on. 250 others are the validation set, 250 the test set.
-        limit: int, number of questions used of each set. Defaults to `None`: all.
+        passages: int, number for training. 250 others are the validation set, 250 the test set.
+        limit: int, number of questions used per set. Defaults to `None`: all.
 
     Returns:
         Three `Questions`: train, valid, test.
@@ -126,14 +126,14 @@ def calendar_questions(passages=4000, limit=None):
 
 
 def calendar_summaries(passages=4000, limit=None):
-    """Sets of made calendars and summaries of them: who is where, whatever else the passage tells.
+    """Makes sets of synthetic calendars and summaries, which tell only who is where.
 
-    The passages come from `calendar_questions`. Each of the two people is in both places, in
-    one order or the other.
+    The passages are the same as in `calendar_questions`. Each of the two people is in both places,
+    in either order.
 
     Args:
-        passages: int, how many to train on. 250 others are the validation set, 250 the test set.
-        limit: int, number of examples used of each set. Defaults to `None`: all.
+        passages: int, number for training. 250 others are the validation set, 250 the test set.
+        limit: int, number of examples used per set. Defaults to `None`: all.
 
     Returns:
         `TextSets` of passages and summaries, with one test set, "test".
@@ -156,10 +156,10 @@ def calendar_summaries(passages=4000, limit=None):
 
 
 def word_overlap_answers(questions):
-    """Answers by word overlap: a baseline.
+    """Returns the answers of a word-overlap baseline.
 
-    Takes the sentence that has most words in common with the question, the first of several, and
-    in it the words of the right kind. The kind is given.
+    Takes the first sentence with most words in common with the question, and its words of the
+    requested kind. The kind is given.
 
     Args:
         questions: `Questions`.
@@ -183,7 +183,7 @@ def word_overlap_answers(questions):
 
 
 def _drawn(passages):
-    """Passages with their facts: to train on, to choose by, and to measure on."""
+    """Draws passages with their facts for training, validation and test."""
     if passages < 1:
         raise ValueError(f"passages must be at least 1, got {passages}.")
     sets = []
@@ -194,7 +194,7 @@ def _drawn(passages):
 
 
 def _summary(facts):
-    """People and their places, in the order of the passage."""
+    """Lists people and their places, in the order of the passage."""
     places = {}
     for fact in facts:
         places.setdefault(fact["person"][0], []).append(fact["place"][0])
@@ -202,11 +202,11 @@ def _summary(facts):
 
 
 def _passage(draw):
-    """A text, and for each of its sentences {kind: (words, begin, end)}."""
+    """Draws a text; returns it with {kind: (words, begin, end)} for each sentence."""
     people, places = draw.sample(PEOPLE, SIZE), draw.sample(PLACES, SIZE)
     months, numbers = draw.sample(range(len(MONTHS)), 2), draw.sample(range(len(ORDINALS)), 2)
     days = draw.sample([(number, month) for number in numbers for month in months], SIZE)
-    # Any two of person, day and place tell the third: a Latin square.
+    # Any two of person, day and place determine the third: a Latin square.
     cells = [(i, j, (i + j) % SIZE) for i in range(SIZE) for j in range(SIZE)]
     draw.shuffle(cells)
     activities = draw.sample(ACTIVITIES, len(cells))
@@ -231,7 +231,7 @@ def _passage(draw):
 
 
 def _asked(draw, text, facts):
-    """Four questions about a text, each with its answer and what else is of the answer's kind."""
+    """Yields four questions about a text, each with its answer and the candidates."""
     chosen = zip(draw.sample(facts, 4), draw.sample(QUESTIONS, 4), strict=True)
     for fact, (kind, question) in chosen:
         question = question.format(**{name: part[0] for name, part in fact.items()})

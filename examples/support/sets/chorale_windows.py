@@ -1,6 +1,6 @@
-"""Windows of chorales: what a language model reads, and the tokens that it predicts.
+"""Windows of chorales: inputs and labels of a language model.
 
-Shapes: N windows, T tokens of a window: four for each of its sixteenths.
+Shapes: N windows, T tokens per window, four for each sixteenth.
 """
 
 import numpy as np
@@ -10,10 +10,10 @@ from keras_transformer.special_ids import BEGIN_ID
 
 
 def training_windows(chorales, window, count, seed):
-    """Endless batches of windows that begin at any beat, in any key that the voices can sing.
+    """Yields endless batches of windows from any beat, in any key that the voices can sing.
 
-    Each window moves by some half tones such that each voice stays between its lowest and highest
-    note in all chorales. Long chorales are drawn more often.
+    Each window is transposed so that each voice stays between its lowest and highest note in all
+    chorales. Long chorales are drawn more often.
 
     Args:
         chorales: list of int arrays (S, 4), each at least as long as a window.
@@ -45,17 +45,17 @@ def training_windows(chorales, window, count, seed):
 
 
 def all_notes(chorales, window):
-    """Windows whose labels are each note of the chorales once.
+    """Returns windows that label each note of the chorales once.
 
     Windows start every half window. The labels of a window are its second half, so that the model
-    reads at least half a window before them; the first window of a chorale has all labels.
+    reads at least half a window before them. The first window of a chorale has all labels.
 
     Args:
         chorales: list of int arrays (S, 4).
         window: int, sixteenths of a window, a multiple of 8.
 
     Returns:
-        Inputs and labels, int32 (N, T) each. Label 0 does not count.
+        Inputs and labels, int32 (N, T) each. Label 0 is masked out.
 
     Example:
 
@@ -76,5 +76,5 @@ def all_notes(chorales, window):
 
 
 def _with_begin(ids):
-    """The decoder inputs of targets (N, T): the begin token, then all but the last target."""
+    """Returns the inputs of targets (N, T): the begin token, then all but the last target."""
     return np.insert(ids[:, :-1], 0, BEGIN_ID, axis=1)

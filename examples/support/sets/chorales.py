@@ -1,7 +1,7 @@
-"""Chorales in four voices: Bach's, and made ones.
+"""Chorales in four voices: Bach's, and synthetic ones.
 
 A chorale is an int array (S, 4): the notes of soprano, alto, tenor and bass in each sixteenth, as
-MIDI pitches (60 is the middle C); -1 is silence.
+MIDI pitches (60 is middle C); -1 is silence.
 
 Shapes: S sixteenths, N chorales.
 """
@@ -19,8 +19,8 @@ SILENCE = -1
 SIXTEENTHS = 4  # in a quarter, the beat
 FILE = "Jsb16thSeparated.json.gz"
 
-# Tokens: ids 0 to 3 are special; then come NOTES ids (silence and the pitches) of each kind. Kinds
-# 0 to 3 are the soprano in the first to the last sixteenth of a beat, 4 to 6 the other voices.
+# Tokens: ids 0 to 3 are special. NOTES ids (silence and the pitches) of each kind follow. Kinds 0
+# to 3 are the soprano in the first to the last sixteenth of a beat, 4 to 6 the other voices.
 LOWEST, HIGHEST = 36, 81
 NOTES = HIGHEST - LOWEST + 2
 KINDS = SIXTEENTHS + len(VOICES) - 1
@@ -29,7 +29,7 @@ VOCAB_SIZE = FIRST_ID + KINDS * NOTES
 
 
 def to_ids(chorale):
-    """The tokens of a chorale: the four voices of each sixteenth, soprano first.
+    """Returns the tokens of a chorale: the four voices of each sixteenth, soprano first.
 
     Args:
         chorale: int array (S, 4) that begins on a beat.
@@ -59,7 +59,7 @@ def to_ids(chorale):
 
 
 def to_chorale(ids):
-    """The chorale (S, 4) of tokens (4 S,)."""
+    """Returns the chorale (S, 4) of tokens (4 S,)."""
     note = (np.asarray(ids) - FIRST_ID) % NOTES
     return np.where(note > 0, note + LOWEST - 1, SILENCE).reshape(-1, len(VOICES))
 
@@ -70,7 +70,7 @@ def read_chorales(folder, limit=None):
     Args:
         folder: folder of `Jsb16thSeparated.json.gz` from the JSB-Chorales-dataset: a dict from
             "train", "valid" and "test" to chorales, lists of four pitches for each sixteenth.
-        limit: int, number of chorales used of each set. Defaults to `None`: all.
+        limit: int, number of chorales used per set. Defaults to `None`: all.
 
     Returns:
         Dict from "train", "valid" and "test" to a list of N chorales.
@@ -116,10 +116,10 @@ BOTTOM = (62, 57, 50, 40)  # of each voice; it sings within the octave above
 
 
 def made_chorales(limit=None):
-    """Chorales of a few chords in several keys, two chords a bar, with passing notes.
+    """Makes chorales of a few chords in several keys, one chord per beat, with passing notes.
 
     Args:
-        limit: int, number of chorales used of each set. Defaults to `None`: all, 60 to train on and
+        limit: int, number of chorales used per set. Defaults to `None`: all, 60 for training and
             10 each in the other sets.
 
     Returns:
@@ -137,7 +137,7 @@ def _made_chorale(draw):
     for beat in range(16):
         degrees = [(key + degree) % 12 for degree in CHORDS[chord]]
         notes = [
-            # The note of the chord that is nearest to the last note of the voice.
+            # The note of the chord nearest to the last note of the voice.
             min(
                 (pitch for pitch in range(low, low + 13) if pitch % 12 in degrees),
                 key=lambda pitch: (abs(pitch - before), pitch),
@@ -146,7 +146,7 @@ def _made_chorale(draw):
         ]
         # The bass sings the root.
         notes[3] = next(p for p in range(BOTTOM[3], BOTTOM[3] + 12) if p % 12 == degrees[0])
-        if draw.random() < 0.5:  # the soprano moves on to another note of the chord
+        if draw.random() < 0.5:  # the soprano moves to a random note of the chord
             notes[0] = int(
                 draw.choice([p for p in range(BOTTOM[0], BOTTOM[0] + 13) if p % 12 in degrees])
             )
@@ -160,7 +160,7 @@ def _made_chorale(draw):
 
 
 def transpositions(chorale, lowest, highest):
-    """The steps by which a chorale can move while each voice stays in its range.
+    """Returns the steps by which a chorale can move within the range of each voice.
 
     Args:
         chorale: int array (S, 4).
@@ -181,18 +181,18 @@ def transpositions(chorale, lowest, highest):
 
 
 def transpose(chorale, steps):
-    """A chorale moved by half tones; silence stays."""
+    """Moves a chorale by half tones. Silence stays."""
     return np.where(chorale == SILENCE, SILENCE, chorale + steps)
 
 
 def bigram_nats(train, test):
-    """The cross-entropy of notes that only depend on the note before in the same voice.
+    """Computes the cross-entropy of notes given only the previous note of the voice.
 
     Args:
-        train, test: lists of chorales. Counts are those of `train`, plus a tenth for each note.
+        train, test: lists of chorales. Counts are from `train`, plus a tenth for each note.
 
     Returns:
-        float, nats a note of `test`, the first ones included.
+        float, nats per note of `test`, including the first ones.
     """
     counts = np.full((len(VOICES), NOTES, NOTES), 0.1)
     pairs = [_pairs(some) for some in (train, test)]
@@ -202,7 +202,7 @@ def bigram_nats(train, test):
 
 
 def _pairs(chorales):
-    """Voice, note before and note, from 0, of all notes. Silence is before the first."""
+    """Returns voice, previous note and note, from 0, of all notes. Silence precedes the first."""
     found = []
     for one in chorales:
         note = np.where(one == SILENCE, 0, one - LOWEST + 1)
@@ -213,13 +213,13 @@ def _pairs(chorales):
 
 
 def notes(voice):
-    """The notes of a voice: equal neighbours are one note.
+    """Returns the notes of a voice. Equal neighbours are one note.
 
     Args:
         voice: int array (S,).
 
     Returns:
-        List of (pitch, first sixteenth, sixteenth behind the last), without silence.
+        List of (pitch, first sixteenth, sixteenth after the last), without silence.
 
     Example:
 
@@ -237,7 +237,7 @@ def write_midi(path, chorale, beats_a_minute=72, program=19):
     Args:
         path: str or path-like.
         chorale: int array (S, 4).
-        beats_a_minute: number, quarters a minute. Defaults to 72.
+        beats_a_minute: number, quarters per minute. Defaults to 72.
         program: int, the instrument of General MIDI from 0. Defaults to 19, the church organ.
 
     Raises:
@@ -270,14 +270,14 @@ SOUND_FONT = Path("/usr/share/sounds/sf2/default-GM.sf2")  # Debian: fluid-sound
 
 
 def render_midi(path):
-    """Plays a MIDI file into a WAV file of the same name, with FluidSynth.
+    """Renders a MIDI file to a WAV file of the same name, with FluidSynth.
 
     Args:
         path: path of the MIDI file.
 
     Returns:
-        Path of the WAV file; `None`, and no file, where FluidSynth or its sounds are not installed
-        (Debian's packages fluidsynth and fluid-soundfont-gm).
+        Path of the WAV file, or `None` if FluidSynth or its sounds are not installed (Debian's
+        packages fluidsynth and fluid-soundfont-gm).
 
     Raises:
         subprocess.CalledProcessError: FluidSynth failed.

@@ -1,4 +1,4 @@
-"""Descriptions of Debian's packages: texts of a paragraph with a line that says the same."""
+"""Descriptions of Debian's packages: paragraphs with one-line summaries."""
 
 import bz2
 import gzip
@@ -11,22 +11,22 @@ from support.sets.text_sets import TextSets
 
 NAME = "Translation-en"
 OPENERS = {"": open, ".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
-SHORTEST = 8  # words: less than that is no text to summarise
+SHORTEST = 8  # words; shorter paragraphs are left out
 
 
 def read_synopses(folder, limit=None, longest=60):
-    """Reads descriptions of Debian's packages: the first paragraph, and the synopsis of a line.
+    """Reads descriptions of Debian's packages: the first paragraph and the one-line synopsis.
 
-    Every mirror of Debian has the file, such as `dists/bookworm/main/i18n/Translation-en.xz`. Many
-    packages share a first paragraph, as a library and its documentation do: the first one is taken.
-    A share of 1/40 by a hash of the paragraph is the test set, another one the validation set. In
-    neither is a paragraph or a synopsis that is in the training set.
+    Every mirror of Debian has the file, such as `dists/bookworm/main/i18n/Translation-en.xz`. Of
+    packages with the same first paragraph, such as a library and its documentation, the first is
+    taken. A hash of the paragraph assigns 1/40 to the test set and 1/40 to the validation set.
+    Neither contains a paragraph or a synopsis of the training set.
 
     Args:
-        folder: str or path-like, where "Translation-en" is; ".xz", ".gz" or ".bz2" may follow.
-        limit: int, number of pairs used of each set, in an order by chance. Defaults to
-            `None`: all.
-        longest: int, most words of a paragraph; the rest of it is left out. Defaults to 60.
+        folder: str or path-like, folder of "Translation-en"; ".xz", ".gz" or ".bz2" may follow.
+        limit: int, number of pairs used per set, in the order of the hashes. Defaults to `None`:
+            all.
+        longest: int, maximum number of words of a paragraph; the rest is cut. Defaults to 60.
 
     Returns:
         `TextSets` of paragraphs and synopses, with one test set, "test".
@@ -82,5 +82,5 @@ def _descriptions(text):
 
 
 def _plain(synopsis):
-    """A synopsis without what tells the packages of one source from each other."""
+    """Returns a synopsis without the part that differs between packages of one source."""
     return re.split(r" [-(]", synopsis.lower())[0].strip(" .")

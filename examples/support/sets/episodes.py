@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Whether to push right, or to which side to turn: simple rules that solve the task.
+# Simple rules that solve the tasks: whether to push right, or to which side to turn.
 RULES = {
     "CartPole-v1": lambda state: int(state[2] + 0.5 * state[3] > 0),
     "Acrobot-v1": lambda state: 2 if state[5] > 0 else 0,
@@ -30,7 +30,7 @@ class Episode(NamedTuple):
 
 
 def make_environment(name):
-    """An environment of gymnasium.
+    """Makes an environment of gymnasium.
 
     Raises:
         ValueError: gymnasium is not installed.
@@ -45,7 +45,7 @@ def make_environment(name):
 
 
 def logged_episodes(name, count, seed=0):
-    """Episodes of a rule that is overruled by chance: in some never, in others at every step.
+    """Plays episodes of a rule with random actions, whose rate from 0 to 1 is drawn per episode.
 
     Args:
         name: str, "CartPole-v1" or "Acrobot-v1".
@@ -78,17 +78,17 @@ def logged_episodes(name, count, seed=0):
 
 
 def step_features(states, actions, wanted, count):
-    """The input of a policy at each step: a row of numbers.
+    """Returns the input of a policy at each step.
 
     Args:
         states: (T, F).
-        actions: (T - 1,) or more integers, the actions after the states but the last.
-        wanted: (T,), the return that is still asked for; zeros for a policy that asks for none.
+        actions: (T - 1,) or more integers, the action after each state but the last.
+        wanted: (T,), the remaining requested return; zeros for a policy without returns.
         count: A, number of actions.
 
     Returns:
         float32 (T, 2 + F + A): the return in units of 500, the time in units of 500 steps, the
-        state, and the action before it (zeros at the first step).
+        state, and the previous action (zeros at the first step).
 
     Example:
 
@@ -104,14 +104,14 @@ def step_features(states, actions, wanted, count):
 
 
 def training_windows(episodes, count, length, actions, use_returns=True, seed=0):
-    """Windows of consecutive steps, drawn by chance, and the action of each step.
+    """Draws random windows of consecutive steps, and returns them with the actions.
 
     Args:
         episodes: list of `Episode`.
         count: N, number of windows.
         length: K.
         actions: A, number of actions.
-        use_returns: bool, whether steps have the return that came after them, else 0. Defaults to
+        use_returns: bool, whether steps have the return from there on, else 0. Defaults to
             `True`.
         seed: int. Defaults to 0.
 

@@ -1,4 +1,4 @@
-"""Arrays in the IDX format, in which MNIST and the sets after it come."""
+"""Arrays in the IDX format of MNIST and its successors."""
 
 import gzip
 from math import prod
@@ -6,18 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
-# The third byte of a file; numbers are big-endian.
+# Types by the third byte of a file. Numbers are big-endian.
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
 def read_idx(path):
-    """Reads an array from an IDX file, compressed by gzip or not.
+    """Reads an array from an IDX file, plain or gzip.
 
     Args:
         path: the file; compressed if its name ends with ".gz".
 
     Returns:
-        Array of the file's shape and type, which cannot be written to.
+        Read-only array of the file's shape and type.
 
     Raises:
         ValueError: the file is not in the format, or is cut off.

@@ -7,7 +7,7 @@ import urllib.request
 from keras_transformer.files import whole_file
 
 # Name: (address, checksums as `sha256sum` prints them). Addresses name a commit, so that the files
-# behind them cannot change.
+# cannot change.
 _GITHUB = "https://raw.githubusercontent.com"
 CORPORA = {
     # Raw English, German and French captions; non-commercial research.
@@ -28,7 +28,7 @@ CORPORA = {
         ca3106f1a72390591d25f6c45cb4cd39dec4cd3f123e099748a3ce5256c160e9  val.fr.gz
         """,
     ),
-    # The English and German ones lowercased, tokenised and cut by BPE ("@@ "): read with undo_bpe.
+    # English and German, lowercased, tokenised and cut by BPE ("@@ "): read with undo_bpe.
     "multi30k-bpe": (
         f"{_GITHUB}/LividWo/Revisit-MMT/dc368d0af8d60270b8f4aaa2f3ac58771c551da3"
         "/data/multi30k-en-de",
@@ -47,17 +47,17 @@ CORPORA = {
 
 
 def fetch_corpus(name, folder, corpora=CORPORA):
-    """Fetches a known corpus, unless it is there already; needs a network.
+    """Fetches the missing files of a known corpus from the network.
 
-    A file is written under another name, checked against its SHA-256 and then renamed. A file that
-    is there but differs is an error, never overwritten. (`keras.utils.get_file` overwrites it,
-    leaves a file that fails the check in place, and writes to /tmp if the folder is missing.) The
-    corpora's own terms apply.
+    Each file is checked against its SHA-256, written under another name and then renamed. An
+    existing file that differs is an error and is never overwritten. (`keras.utils.get_file`
+    overwrites it, leaves a file that fails the check in place, and writes to /tmp if the folder is
+    missing.) The corpora's own terms apply.
 
     Args:
         name: str, key of `corpora`.
         folder: str or path-like, made if missing.
-        corpora: dict from name to (address, lines of "checksum  file"); `CORPORA` by default.
+        corpora: dict from name to (address, lines of "checksum  file"). Defaults to `CORPORA`.
 
     Returns:
         Dict from file name to path.

@@ -1,4 +1,4 @@
-"""Series of several channels with a class each: sets that aeon ships, and made gestures.
+"""Labelled series of several channels: sets that aeon ships, and synthetic gestures.
 
 Shapes: S steps of one series, C channels.
 """
@@ -22,7 +22,7 @@ class LabelledSeries(NamedTuple):
 
 
 def aeon_module(name):
-    """A module of the package aeon.
+    """Imports a module of the package aeon.
 
     Raises:
         ValueError: aeon is not installed.
@@ -42,11 +42,11 @@ def read_uea(name, limit=None):
 
     Args:
         name: str, such as "JapaneseVowels" or "BasicMotions".
-        limit: int, number of series used of each set. Defaults to `None`: all.
+        limit: int, number of series used per set. Defaults to `None`: all.
 
     Returns:
-        Two `LabelledSeries`, to train on and to measure on. Channels are standardised: mean 0 and
-        standard deviation 1 in the training set.
+        Two `LabelledSeries`, for training and test. Channels are standardised: mean 0 and standard
+        deviation 1 in the training set.
 
     Raises:
         ValueError: aeon is not installed.
@@ -61,14 +61,14 @@ def read_uea(name, limit=None):
     for part in ("train", "test"):
         series, labels = datasets.load_classification(name, split=part)
         arrays = [np.asarray(one, np.float64).T for one in series[:limit]]
-        # Series that were made equally long for a table end with steps that are not numbers.
+        # Some sets pad series to one length with NaN.
         arrays = [one[~np.isnan(one).any(axis=1)] for one in arrays]
         sets.append(LabelledSeries(arrays, [str(label) for label in labels[:limit]]))
     return standardise(*sets)
 
 
 def standardise(train, *others):
-    """The sets with mean 0 and standard deviation 1 of each channel in the first one."""
+    """Scales sets to mean 0 and standard deviation 1 of each channel in the first one."""
     rows = np.concatenate(train.series)
     mean, deviation = rows.mean(axis=0), np.maximum(rows.std(axis=0), 1e-8)
     return [
@@ -80,7 +80,7 @@ def standardise(train, *others):
 
 
 def folds(labels, count, seed=0):
-    """Numbers of folds, each label in all of them as evenly as possible.
+    """Assigns examples to folds, each label as evenly as possible.
 
     Args:
         labels: list of N str.
@@ -106,13 +106,13 @@ SHAPES = ("circle", "eight", "line", "square")
 
 
 def made_gestures(limit=None):
-    """Made movements of a hand, left and right, up and down, of 20 to 60 steps; always the same.
+    """Makes two-dimensional movements of a hand, of 20 to 60 steps, the same in every call.
 
-    Each is drawn at another speed, place, size and angle, with noise.
+    Each has a random speed, place, size and angle, with noise.
 
     Args:
-        limit: int, number of series used of each set. Defaults to `None`: all, 320 to train on and
-            120 to measure on.
+        limit: int, number of series used per set. Defaults to `None`: all, 320 for training and
+            120 for the test.
 
     Returns:
         Two `LabelledSeries` with two channels.

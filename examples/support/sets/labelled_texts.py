@@ -1,7 +1,7 @@
-"""Texts with a label each: public sets read from their files, and opinions that need no files.
+"""Labelled texts: public sets read from files, and synthetic opinions that need no files.
 
-Each function returns `LabelledTexts`. Where a set has no validation part, one is drawn from its
-training part, always the same.
+Each function returns `LabelledTexts`. If a set has no validation part, every call draws the same
+one from its training part.
 """
 
 import gzip
@@ -22,9 +22,9 @@ class LabelledTexts(NamedTuple):
     """Three sets, each a list of texts and a list of their labels.
 
     Attributes:
-        train: the texts to train on.
-        valid: the texts to choose epochs and settings by.
-        test: the texts to measure on in the end.
+        train: the training texts.
+        valid: the texts that select epochs and settings.
+        test: the test texts.
         labels: tuple of str, all labels.
     """
 
@@ -38,15 +38,15 @@ def read_trec(folder, limit=None):
     """Reads TREC's questions and the six kinds of their answers (Li and Roth, 2002).
 
     Args:
-        folder: folder of `TREC.train.all` and `TREC.test.all`: a class number and a question a
+        folder: folder of `TREC.train.all` and `TREC.test.all`: one class number and question per
             line. A tenth of the training questions becomes the validation set.
-        limit: int, number of texts used of each set. Defaults to `None`: all.
+        limit: int, number of texts used per set. Defaults to `None`: all.
 
     Returns:
         `LabelledTexts`.
 
     Raises:
-        ValueError: a line is not of this form.
+        ValueError: a line has another form.
         FileNotFoundError: a file is missing.
 
     Example:
@@ -57,7 +57,7 @@ def read_trec(folder, limit=None):
     """
 
     def read(name):
-        # The files are older than UTF-8 is usual: one byte is a character.
+        # The files are in Latin-1, one byte per character.
         lines = Path(folder, name).read_text("latin-1").removesuffix("\n").split("\n")
         pairs = [line.partition(" ") for line in lines]
         return _labelled(((text, label) for label, _, text in pairs), TREC_LABELS, name)
@@ -70,9 +70,9 @@ def read_sst2(folder, limit=None):
     """Reads SST-2: sentences of film reviews, negative or positive (Socher et al., 2013).
 
     Args:
-        folder: folder of `train.tsv`, `dev.tsv` and `test.tsv`: a sentence, a tabulator and 0 or 1
-            a line.
-        limit: int, number of texts used of each set. Defaults to `None`: all.
+        folder: folder of `train.tsv`, `dev.tsv` and `test.tsv`: a sentence, a tab and 0 or 1 per
+            line.
+        limit: int, number of texts used per set. Defaults to `None`: all.
 
     Returns, raises: as `read_trec`.
     """
@@ -88,10 +88,10 @@ def read_imdb(folder, limit=None):
     """Reads IMDB's film reviews, negative or positive (Maas et al., 2011).
 
     Args:
-        folder: folder of `train.jsonl.gz` and `test.jsonl.gz`: an object with "text" and "label", 0
-            or 1, a line. A tenth of the training reviews becomes the validation set.
-        limit: int, number of texts used of each set, in random order, because the
-            files are sorted by label. Defaults to `None`: all.
+        folder: folder of `train.jsonl.gz` and `test.jsonl.gz`: one object with "text" and "label",
+            0 or 1, per line. A tenth of the training reviews becomes the validation set.
+        limit: int, number of texts used per set, in random order, because the files are sorted by
+            label. Defaults to `None`: all.
 
     Returns, raises: as `read_trec`.
     """
@@ -108,14 +108,14 @@ def read_imdb(folder, limit=None):
 
 
 def made_opinions(limit=None):
-    """Short opinions about films, made of a few words, negative or positive.
+    """Makes short opinions about films from a few words, negative or positive.
 
-    A word for "good" after a word for "not" is negative, and the other way round: words that are
-    counted one by one do not tell. No opinion is in two sets.
+    A word for "good" after a word for "not" is negative, and vice versa, so counts of words do not
+    determine the label. No opinion is in two sets.
 
     Args:
-        limit: int, number of texts used of each set. Defaults to `None`: all, 2,000 to
-            train on and 400 each in the other sets.
+        limit: int, number of texts used per set. Defaults to `None`: all, 2,000 for training and
+            400 each in the other sets.
 
     Returns:
         `LabelledTexts`.
@@ -155,7 +155,7 @@ def made_opinions(limit=None):
 
 
 def _labelled(pairs, labels, name):
-    """Pairs of text and label, from pairs of text and class number."""
+    """Returns pairs of text and label, from pairs of text and class number."""
     known = {str(number): label for number, label in enumerate(labels)}
     found = []
     for line, (text, number) in enumerate(pairs, 1):
@@ -169,7 +169,7 @@ def _labelled(pairs, labels, name):
 
 
 def _parted(pairs, share):
-    """The pairs in random order, but for a share of them, and that share."""
+    """Shuffles the pairs; returns all but a share of them, and that share."""
     pairs = random.Random(0).sample(pairs, len(pairs))
     count = round(share * len(pairs))
     return pairs[count:], pairs[:count]

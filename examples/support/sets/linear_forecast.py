@@ -1,4 +1,4 @@
-"""The linear forecast of time series, against which every other one should be held.
+"""The linear forecast of time series, a baseline for every other one.
 
 Shapes: N windows, S steps of the past, T steps to forecast, F series.
 """
@@ -7,15 +7,15 @@ import numpy as np
 
 
 class LinearForecast:
-    """Each future step is a weighted sum of the past ones, the same for all series.
+    """Forecasts each step as a weighted sum of past steps, with one set of weights for all series.
 
-    The weights minimise the squared error, in closed form. As in the
-    models of Zeng et al. (arXiv 2205.13504), which beat many Transformers, each window is taken
-    without its level, here its mean, which is added to the forecast again.
+    The weights minimise the squared error, in closed form. As in the models of Zeng et al. (arXiv
+    2205.13504), which beat many Transformers, the level of each window, here its mean, is
+    subtracted, and added to the forecast again.
 
     Args:
-        past: (N, S, F), windows to learn from.
-        future: (N, T, F), what came after each.
+        past: (N, S, F), training windows.
+        future: (N, T, F), the steps after each.
         ridge: float, keeps weights small, in units of squared values summed over all windows.
             Defaults to 1000, little for thousands of windows.
 
@@ -26,7 +26,7 @@ class LinearForecast:
         (M, T, F) float32.
 
     Raises:
-        ValueError: `past` and `future` do not have one window each, or differ in their series.
+        ValueError: `past` or `future` does not have three axes, or they differ in N or F.
 
     Example:
 
@@ -46,7 +46,7 @@ class LinearForecast:
             )
         steps = past.shape[1]
         squares, products = ridge * np.eye(steps), np.zeros((steps, future.shape[1]))
-        for number in range(past.shape[2]):  # one series at a time: all at once would not fit
+        for number in range(past.shape[2]):  # one series at a time, to save memory
             level = past[..., number].mean(axis=1, keepdims=True)
             before, after = past[..., number] - level, future[..., number] - level
             squares += before.T @ before

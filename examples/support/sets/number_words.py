@@ -8,15 +8,15 @@ LARGEST = 1_000_000
 
 
 def number_words(source="en", target="de", count=20_000, limit=None):
-    """Sets of numbers below a million, written out in two languages; no number is in two sets.
+    """Makes sets of numbers below a million in words of two languages, without duplicates.
 
-    All numbers below 1,000 are among them. The same numbers are drawn in every call: 500 of them
-    are the validation set, 500 the test set, the others are to train on.
+    All numbers below 1,000 are among them. Every call draws the same numbers: 500 for validation,
+    500 for the test, and the others for training.
 
     Args:
-        source, target: str, languages as num2words calls them, such as "en", "de" or "pt_BR".
-        count: int, how many numbers in all, from 2,000 to a million.
-        limit: int, number of pairs used of each set. Defaults to `None`: all.
+        source, target: str, language codes of num2words, such as "en", "de" or "pt_BR".
+        count: int, total size of the sets, from 2,000 to a million.
+        limit: int, number of pairs used per set. Defaults to `None`: all.
 
     Returns:
         `TextSets` with one test set, "test".

@@ -10,11 +10,11 @@ from keras_transformer.search import Constraint, forbid_tokens
 from keras_transformer.special_ids import BEGIN_ID
 
 DIGITS = "0123456789abcdef"
-FIRST = 2  # position of the class: the begin token and the mark of a text's start come before
+FIRST = 2  # position of the class, after the begin token and the mark of a text's start
 
 
 def as_text(label, pixels):
-    """The text of one picture, or of the first rows of one.
+    """Returns the text of a picture, or of its first rows.
 
     >>> as_text(3, np.array([[0, 15], [10, 2]]))
     '30fa2'
@@ -23,18 +23,18 @@ def as_text(label, pixels):
 
 
 def as_pixels(text, side):
-    """The reverse of `as_text`: int array (S, S)."""
+    """Reverses `as_text`: returns an int array (S, S)."""
     return np.reshape([DIGITS.index(digit) for digit in text[1:]], (side, side))
 
 
 def digit_tokenizer():
-    """A tokenizer whose pieces are the digits, and the mark of a text's start."""
+    """Trains a tokenizer whose pieces are the digits, and the mark of a text's start."""
     options = dict(model_type="char", byte_fallback=False, hard_vocab_limit=False)
     return kt.Tokenizer.train([DIGITS], 40, **options)
 
 
 def token_ids(tokenizer, pixels, classes):
-    """The ids of pictures (N, S, S) of classes (N,): int32 (N, FIRST + 1 + S * S)."""
+    """Returns the ids of pictures (N, S, S) of classes (N,): int32 (N, FIRST + 1 + S * S)."""
     numbers = np.concatenate([classes[:, None], pixels.reshape(len(pixels), -1)], axis=1)
     mark, *digits = tokenizer.encode(DIGITS)
     start = np.tile([BEGIN_ID, mark], (len(pixels), 1))
@@ -42,7 +42,7 @@ def token_ids(tokenizer, pixels, classes):
 
 
 class OnlyDigits(Constraint):
-    """Forbids all tokens that are no digits, such as the end token."""
+    """Allows only digits, which excludes the end token."""
 
     def __init__(self, tokenizer):
         digits = tokenizer.encode(DIGITS)[1:]

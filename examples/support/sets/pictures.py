@@ -1,4 +1,4 @@
-"""Sets of pictures with a class each.
+"""Labelled sets of pictures.
 
 Shapes: N pictures.
 """
@@ -21,12 +21,12 @@ CLOTHES = (
     "bag",
     "boot",
 )
-VALID = 5000  # pictures of the training set that are kept to choose by
+VALID = 5000  # pictures of the training set for validation
 SIZE = 28  # height and width in pixels
 
 
 class PictureSets(NamedTuple):
-    """Pictures to train on, to choose by and to measure on, each with its class.
+    """Pictures and their classes for training, validation and test.
 
     Attributes:
         train, valid, test: two arrays each: pixels (N, 28, 28, 1), float32 from 0 to 1, and class
@@ -43,17 +43,17 @@ class PictureSets(NamedTuple):
 def fashion_mnist(folder, limit=None):
     """Reads Fashion-MNIST: 70,000 pictures of clothes (Xiao et al. 2017, arXiv 1708.07747).
 
-    The same 5,000 of the 60,000 pictures to train on are the validation set in every call.
+    In every call, the same 5,000 of the 60,000 training pictures are the validation set.
 
     Args:
-        folder: where its four files are, under the names that they come with.
-        limit: int, number of pictures used of each set. Defaults to `None`: all.
+        folder: folder of the four files, under their original names.
+        limit: int, number of pictures used per set. Defaults to `None`: all.
 
     Returns:
         `PictureSets`.
 
     Raises:
-        ValueError: a file is not what it should be.
+        ValueError: a file is damaged, or holds other data.
         OSError: a file is missing.
 
     Example:
@@ -89,7 +89,7 @@ def _scaled(pixels):
 
 
 def grey_levels(pixels, size, levels):
-    """Smaller pictures in few grey levels: each pixel is the mean of a block of pixels.
+    """Shrinks pictures and reduces grey levels: each pixel is the mean of a block of pixels.
 
     Args:
         pixels: (N, height, width, 1) from 0 to 1, height and width divisible by `size`.
@@ -110,14 +110,14 @@ def grey_levels(pixels, size, levels):
 
 
 def made_pictures(count=3000, limit=None):
-    """Sets of drawn shapes of any place and size in noise, which need no files.
+    """Draws shapes of random place and size in noise, which need no files.
 
-    The same pictures are drawn in every call: two thirds to train on, a sixth each to choose by and
-    to measure on.
+    Every call draws the same pictures: two thirds for training, a sixth each for validation and
+    test.
 
     Args:
-        count: int, how many pictures in all, at least 6.
-        limit: int, number of pictures used of each set. Defaults to `None`: all.
+        count: int, total number of pictures, at least 6.
+        limit: int, number of pictures used per set. Defaults to `None`: all.
 
     Returns:
         `PictureSets`.
@@ -148,7 +148,7 @@ def made_pictures(count=3000, limit=None):
     return PictureSets(*((pixels[part[:limit]], classes[part[:limit]]) for part in parts), labels)
 
 
-# Mask of the pixels of a shape, by their distances from its middle.
+# Functions from the distances of pixels from the middle to the mask of a shape.
 SHAPES = {
     "disc": lambda x, y, radius: np.hypot(x, y) <= radius,
     "ring": lambda x, y, radius: np.abs(np.hypot(x, y) - radius + 1) <= 1.2,

@@ -1,24 +1,24 @@
-"""Made rows in which one token is to be remembered over a distance."""
+"""Synthetic rows in which a model must recall one token over a distance."""
 
 import numpy as np
 
 
 def recall_rows(rng, rows, length, distances, num_values=16):
-    """Rows of values, one of them marked. Which is it? A model is asked at the last position.
+    """Draws rows of values, one of them marked, which a model predicts at the last position.
 
-    Such rows measure over what distance a model learns that two positions belong together, as in
-    the third of the paper's reasons for self-attention (section 4).
+    Such rows measure the distance over which a model learns to relate two positions, the third of
+    the paper's reasons for self-attention (section 4).
 
     Args:
         rng: `numpy.random.Generator`.
         rows: int, N.
         length: int, L.
-        distances: sequence of int; the marked position is so far before the last one, by chance.
+        distances: sequence of int, from which the distance of the marked position is drawn.
         num_values: int, V. Defaults to 16.
 
     Returns:
-        Ids (N, L) int32: values are 1 ... V, and V + 1 ... 2 V if they are marked; labels (N,), the
-        marked value in 0 ... V - 1; distances (N,).
+        Ids (N, L) int32: values are 1 ... V, and V + 1 ... 2 V if marked; labels (N,), the marked
+        value in 0 ... V - 1; distances (N,).
 
     Raises:
         ValueError: a distance is not in [0, `length`).

@@ -1,8 +1,8 @@
 """Scenes: pictures of one to five items at random places and sizes, with their boxes.
 
-A box is (middle x, middle y, width, height), each from 0 to 1 of the scene's side.
+A box is (middle x, middle y, width, height), each a fraction of the scene's side.
 
-Shapes: N scenes, M objects of a scene at most, I items.
+Shapes: N scenes, M objects per scene at most, I items.
 """
 
 from typing import NamedTuple
@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 SIDE = 64  # height and width of a scene in pixels
-MOST = 5  # objects of a scene
+MOST = 5  # objects per scene
 SIZES = (16, 20, 24, 28)  # height and width of an item in pixels, before its margin is cut off
-TRIES = 10  # places that are tried for an item; without success it is left out
-OVERLAP = 0.1  # the greatest part of an object that may lie in the box of another one
+TRIES = 10  # places to try for an item; without success it is left out
+OVERLAP = 0.1  # greatest common area of two boxes, as a part of the smaller one
 
 
 class Scenes(NamedTuple):
@@ -21,7 +21,7 @@ class Scenes(NamedTuple):
 
     Attributes:
         pixels: float32 (N, 64, 64, 1), from 0 to 1.
-        objects: float32 (N, M, 5): class number and box; class -1 fills up a row.
+        objects: float32 (N, M, 5): class number and box; class -1 is padding.
     """
 
     pixels: np.ndarray
@@ -41,7 +41,7 @@ class Items(NamedTuple):
 
 
 def make_items(pixels, classes, darkest=0.1):
-    """Items from pictures of one item each, on black.
+    """Makes items from pictures of one item each, on black.
 
     Args:
         pixels: float (I, height, width, 1), from 0 to 1.
@@ -63,7 +63,7 @@ def make_items(pixels, classes, darkest=0.1):
 
 
 def draw_scenes(items, count, draw):
-    """Scenes of one to five items at random places.
+    """Draws scenes of one to five items at random places.
 
     Args:
         items: `Items`.
@@ -99,7 +99,7 @@ def draw_scenes(items, count, draw):
 
 
 def batches(items, size, seed):
-    """Endless batches of new scenes: yields pixels (N, 64, 64, 1) and objects (N, M, 5).
+    """Yields endless batches of new scenes: pixels (N, 64, 64, 1) and objects (N, M, 5).
 
     Args:
         items: `Items`.
@@ -112,7 +112,7 @@ def batches(items, size, seed):
 
 
 def _without_margin(item):
-    """The smallest part of a picture (height, width) with all pixels that are not black."""
+    """Crops a picture (height, width) to the pixels that are not black."""
     rows, columns = np.flatnonzero(item.any(axis=1)), np.flatnonzero(item.any(axis=0))
     if not len(rows):
         return item[:0, :0]
@@ -120,7 +120,7 @@ def _without_margin(item):
 
 
 def _overlap(a, b):
-    """The common area of two boxes (left, top, right, bottom), as a part of the smaller one."""
+    """Returns the common area of boxes (left, top, right, bottom) as a part of the smaller one."""
     width = min(a[2], b[2]) - max(a[0], b[0])
     height = min(a[3], b[3]) - max(a[1], b[1])
     if width <= 0 or height <= 0:

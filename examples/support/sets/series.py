@@ -15,7 +15,7 @@ ETT_ROWS = (12 * MONTH, 4 * MONTH, 4 * MONTH)
 
 
 class SeriesSets(NamedTuple):
-    """Series to train on, to choose by and to measure on, later ones behind earlier ones.
+    """Series for training, validation and test, in the order of time.
 
     Each series is standardised: mean 0 and standard deviation 1 in the training part.
 
@@ -30,14 +30,14 @@ class SeriesSets(NamedTuple):
     names: tuple[str, ...]
 
     def windows(self, past, future, limit=None):
-        """All pairs of past and future, one for each step of time.
+        """Returns all pairs of past and future, one for each step of time.
 
-        Those of validation and test set may reach back into the part before, but what they
-        forecast lies in their own part.
+        The past of validation and test windows may reach back into the previous part, but not
+        their future.
 
         Args:
             past: S, int. future: T, int.
-            limit: int, number of windows used of each set. Defaults to `None`: all.
+            limit: int, number of windows used per set. Defaults to `None`: all.
 
         Returns:
             Dict from "train", "valid", "test" to two arrays (N, S, F) and (N, T, F).
@@ -55,7 +55,7 @@ class SeriesSets(NamedTuple):
 
 
 def windows(rows, past, future):
-    """All pairs of S steps and the T steps after them: (N, S, F) and (N, T, F), N = R - S - T + 1.
+    """Returns all pairs of S steps (N, S, F) and the next T steps (N, T, F), N = R - S - T + 1.
 
     Raises:
         ValueError: there are fewer than S + T rows, or S or T is not positive.
@@ -76,11 +76,11 @@ def windows(rows, past, future):
 
 
 def split(rows, counts, names):
-    """Sets of series, split by time: numbers of rows for training, validation and test.
+    """Splits series by time into training, validation and test sets.
 
     Args:
         rows: (R, F).
-        counts: three int; rows beyond them are left out.
+        counts: three int, numbers of rows; further rows are left out.
         names: F strings.
 
     Returns:
@@ -108,7 +108,8 @@ def read_table(path):
         (R, F) float64, and a tuple of F names.
 
     Raises:
-        ValueError: a line has other columns than the first one, or a value is no finite number.
+        ValueError: there is no table, a line has more or fewer columns than the first one, or a
+            value is not a finite number.
         OSError: there is no such file, or it cannot be read.
 
     Example:
@@ -139,11 +140,11 @@ def read_table(path):
 def electricity_transformer(folder):
     """Reads ETTh1: two years of loads and oil temperature of a transformer, hour by hour.
 
-    The split is Informer's (Zhou et al. 2021, arXiv 2012.07436): 12 months to train on, 4 to choose
-    by, 4 to measure on.
+    The split is Informer's (Zhou et al. 2021, arXiv 2012.07436): 12 months for training, 4 for
+    validation, 4 for the test.
 
     Args:
-        folder: where "ETTh1.csv.gz" or "ETTh1.csv" is.
+        folder: folder of "ETTh1.csv.gz" or "ETTh1.csv".
 
     Returns:
         `SeriesSets`.
@@ -162,10 +163,10 @@ def electricity_transformer(folder):
 
 
 def made_series(days=150):
-    """Three made series, hour by hour, with days and weeks in them; the same in every call.
+    """Makes three hourly series with daily and weekly cycles, the same in every call.
 
     Args:
-        days: int, how many in all. A fifth of them is to choose by, another to measure on.
+        days: int, total number of days. A fifth is for validation, another for the test.
 
     Returns:
         `SeriesSets`.

@@ -1,4 +1,4 @@
-"""Sound: from files to frames that a model reads.
+"""Sound files, and frames of sound for models.
 
 Shapes: L samples, S frames, F bands.
 """
@@ -7,21 +7,21 @@ import wave
 
 import numpy as np
 
-WINDOW, HOP = 256, 80  # samples of a frame, and from one to the next: 32 and 10 ms at 8 kHz
+WINDOW, HOP = 256, 80  # samples of a frame, and between frame starts: 32 and 10 ms at 8 kHz
 QUIET = 1e-6  # below any real power, so that silence has a logarithm
 
 
 def read_wav(file):
-    """Reads a WAV file of one channel with 16 bits a sample.
+    """Reads a WAV file of one channel with 16 bits per sample.
 
     Args:
-        file: a path, or a binary file that is open.
+        file: a path, or an open binary file.
 
     Returns:
-        (L,) float32 from -1 to 1, and the samples a second, int.
+        (L,) float32 from -1 to 1, and the samples per second, int.
 
     Raises:
-        ValueError: the file is no WAV file, or has other channels or bits.
+        ValueError: the file is not a WAV file, or has other channels or bits.
         OSError: there is no such file.
 
     Example:
@@ -42,14 +42,14 @@ def read_wav(file):
 
 
 def log_bands(samples, bands=24):
-    """Logarithms of the power in bands of equal width, frame by frame: a spectrogram.
+    """Computes a spectrogram: logarithms of the power in bands of equal width, frame by frame.
 
-    A frame is 256 samples, one begins every 80. Sound shorter than a frame is padded with silence.
-    No frame is all 0, so frames of 0 may pad a batch.
+    A frame has 256 samples, and one begins every 80. Sound shorter than a frame is padded with
+    silence. No frame is all 0, so frames of 0 may pad a batch.
 
     Args:
         samples: (L,) from -1 to 1.
-        bands: F, int. They divide the frequencies up to half the samples a second.
+        bands: F, int. They divide the frequencies up to half the sample rate.
 
     Returns:
         (S, F) float32, roughly from -2 to 2, low frequencies first.

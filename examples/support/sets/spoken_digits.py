@@ -1,4 +1,4 @@
-"""Sounds of single digits, and sequences that are joined of them."""
+"""Sounds of single digits, and sequences of them."""
 
 import io
 import tarfile
@@ -10,8 +10,8 @@ from support.sets.sound import read_wav
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 RATE = 8000  # samples a second
-TEST, VALID = range(5), range(5, 10)  # by the number of a recording; the first is the official test
-# Of a telephone's keys, in hertz (ITU-T Q.23): one tone by the row, one by the column.
+TEST, VALID = range(5), range(5, 10)  # numbers of recordings; the test set is the official one
+# Tones of a telephone's keys, in hertz (ITU-T Q.23): one by the row, one by the column.
 ROWS, COLUMNS = (697, 770, 852, 941), (1209, 1336, 1477)
 
 
@@ -30,7 +30,7 @@ class Recording(NamedTuple):
 
 
 class RecordingSets(NamedTuple):
-    """Recordings to train on, to choose by and to measure on: lists of `Recording`."""
+    """Lists of `Recording` for training, validation and test."""
 
     train: list[Recording]
     valid: list[Recording]
@@ -40,11 +40,10 @@ class RecordingSets(NamedTuple):
 def spoken_digits(folder):
     """Reads the Free Spoken Digit Dataset: six speakers say each digit 50 times.
 
-    The test set is the official one, the first five recordings of each; the next five are the
-    validation set.
+    The first five recordings of each are the official test set, the next five the validation set.
 
     Args:
-        folder: where "fsdd-recordings.tar" is, an archive of files `DIGIT_SPEAKER_NUMBER.wav`.
+        folder: folder of "fsdd-recordings.tar", an archive of files `DIGIT_SPEAKER_NUMBER.wav`.
 
     Returns:
         `RecordingSets`.
@@ -92,7 +91,7 @@ def _sets(numbered, path):
 
 
 def dialled_digits():
-    """The tones of a telephone's keys in noise, in place of speech; the same in every call.
+    """Makes tones of a telephone's keys in noise instead of speech, the same in every call.
 
     Returns:
         `RecordingSets`; each "speaker" is a line with a level of noise.
@@ -111,19 +110,19 @@ def dialled_digits():
 
 
 def joined(recordings, count, shortest, longest, seed=0):
-    """Sequences of digits, each by one speaker, with short pauses of faint noise between them.
+    """Makes sequences of digits, each by one speaker, with short pauses of faint noise.
 
     Args:
         recordings: list of `Recording`, to draw from.
-        count: int, how many sequences.
-        shortest, longest: int, numbers of digits in a sequence, both included.
+        count: int, number of sequences.
+        shortest, longest: int, least and greatest number of digits in a sequence.
         seed: int; the same seed draws the same sequences.
 
     Returns:
         List of float32 arrays of samples, and list of str, such as "two seven one".
 
     Raises:
-        ValueError: no recordings, or the numbers are not 1 <= shortest <= longest.
+        ValueError: there are no recordings, or not 1 <= shortest <= longest.
 
     Example:
 

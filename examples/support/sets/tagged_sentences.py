@@ -1,4 +1,4 @@
-"""Sentences with a tag for each word, some with a label too: public sets, and made requests.
+"""Tagged sentences, some with labels: public sets, and sets of small grammars.
 
 Tags have the form B-TYPE, I-TYPE and O: the first word of an entity, its other words, the rest.
 """
@@ -25,16 +25,16 @@ class Sentences(NamedTuple):
 
 
 def read_requests(folder, name, limit=None):
-    """Reads spoken requests with slots and an intent each, as SNIPS and ATIS.
+    """Reads spoken requests with slots and an intent each, from SNIPS or ATIS.
 
     Args:
         folder: folder of `NAME.train.gz`, `NAME.valid.gz` and `NAME.test.gz`: each line has
             `WORD:TAG` for each word, then ` <=> ` and the intent.
         name: str, "snips" or "atis".
-        limit: int, number of requests used of each set. Defaults to `None`: all.
+        limit: int, number of requests used per set. Defaults to `None`: all.
 
     Returns:
-        Three `Sentences`: to train on, to choose by, to measure on.
+        Three `Sentences`, for training, validation and test.
 
     Raises:
         ValueError: a line has another form.
@@ -66,10 +66,10 @@ def read_entities(folder, languages=("en", "de"), limit=None):
     """Reads WikiANN: named entities of Wikipedia (Pan et al. 2017, split of Rahimi et al. 2019).
 
     Args:
-        folder: folder of `wikiann.LANGUAGE.train.gz`, `.dev.gz` and `.test.gz`: a line for each
-            word, `LANGUAGE:WORD`, a tabulator and the tag; an empty line behind each sentence.
+        folder: folder of `wikiann.LANGUAGE.train.gz`, `.dev.gz` and `.test.gz`: one line per word,
+            `LANGUAGE:WORD`, a tab and the tag; an empty line after each sentence.
         languages: sequence of str.
-        limit: int, number of sentences used of each language and set. Defaults to `None`: all.
+        limit: int, number of sentences used per language and set. Defaults to `None`: all.
 
     Returns:
         Dict from "train", "valid" and "test" to a dict from language to `Sentences`.
@@ -141,10 +141,10 @@ FILLERS = {"place": PLACES, "day": DAYS, "song": SONGS, "artist": PEOPLE, "guest
 
 
 def made_requests(limit=None):
-    """Requests of a small grammar: weather, music, tables, trains. No request is in two sets.
+    """Draws requests of a small grammar: weather, music, tables, trains. All are different.
 
     Args:
-        limit: int, number of requests used of each set. Defaults to `None`: all, 1,000 to train on
+        limit: int, number of requests used per set. Defaults to `None`: all, 1,000 for training
             and 100 each in the other sets.
 
     Returns:
@@ -186,13 +186,13 @@ SENTENCES = {
 
 
 def made_entities(limit=None):
-    """Sentences of a small grammar with persons, places and organizations, English and German.
+    """Draws English and German sentences of a small grammar, with persons, places, organizations.
 
-    Some names have a word in common, such as "Winter" and "Stern". No sentence is in two sets.
+    Some names share a word, such as "Winter" or "Stern". No sentence is in two sets.
 
     Args:
-        limit: int, number of sentences used of each language and set. Defaults to `None`: all, 500
-            to train on and 50 each in the other sets.
+        limit: int, number of sentences used per language and set. Defaults to `None`: all, 500 for
+            training and 50 each in the other sets.
 
     Returns:
         As `read_entities`, the same in every call.
@@ -211,7 +211,7 @@ def made_entities(limit=None):
 
 
 def _filled(draw, template, fillers):
-    """Words and tags of a template whose words in braces are replaced by names."""
+    """Replaces the words in braces of a template by names; returns words and tags."""
     words, tags = [], []
     for word in template.split():
         kind = word.strip("{}")
@@ -226,10 +226,10 @@ def _filled(draw, template, fillers):
 
 
 def usual_tags(words, tags, others):
-    """The tag that each word has most often; of an unknown word the commonest tag of all.
+    """Returns the most frequent tag of each word, and of all words for an unknown one.
 
     Args:
-        words, tags: lists of N lists of str, the sentences to learn from.
+        words, tags: lists of N lists of str, the training sentences.
         others: list of M lists of str, the words of other sentences.
 
     Returns:

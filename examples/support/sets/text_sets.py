@@ -1,4 +1,4 @@
-"""Parallel text as three kinds of sets: to train on, to choose by, and to measure on."""
+"""Parallel text as training, validation and test sets."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -14,9 +14,9 @@ class TextSets(NamedTuple):
     """Sets of sentence pairs, each a list of two lists of str: sources and targets.
 
     Attributes:
-        train: the pairs to train on.
-        valid: the pairs to choose checkpoints and settings by.
-        tests: dict from name to pairs, to measure on in the end.
+        train: the training pairs.
+        valid: the pairs that select checkpoints and settings.
+        tests: dict from name to test pairs.
     """
 
     train: list[list[str]]
@@ -35,18 +35,18 @@ def read_sets(
     undo_bpe=False,
     limit=None,
 ):
-    """Reads sets from files that are named `NAME.LANGUAGE` or `NAME.LANGUAGE.gz`.
+    """Reads sets from files named `NAME.LANGUAGE` or `NAME.LANGUAGE.gz`.
 
     Args:
-        data: folder, or a name in `known_corpora.CORPORA`: that corpus is fetched into the
-            user's cache, unless it is there already.
+        data: folder, or a name in `known_corpora.CORPORA`. Missing files of such a corpus are
+            fetched into the user's cache.
         source, target: str, endings of the source and target files.
         train: str, name of the training files.
-        valid: str, name of the validation files. Defaults to `None`: "valid", "val" or "dev",
-            whichever is there.
+        valid: str, name of the validation files. Defaults to `None`: the first of "valid", "val"
+            and "dev" that exists.
         tests: list of names of test files. Defaults to `None`: all whose name begins with "test".
-        undo_bpe: bool, join pieces that subword-nmt has cut (`"@@ "`).
-        limit: int, number of pairs used of each set. Defaults to `None`: all.
+        undo_bpe: bool, whether to join the pieces of subword-nmt (`"@@ "`).
+        limit: int, number of pairs used per set. Defaults to `None`: all.
 
     Returns:
         `TextSets`.
@@ -62,7 +62,7 @@ def read_sets(
     >>> sources, targets = sets.train  # doctest: +SKIP
     """
     folder = _folder(data)
-    # In reverse, so that a plain file takes the place of a packed one.
+    # In reverse, so that a plain file replaces a packed one.
     files = {path.name.removesuffix(".gz"): path for path in sorted(folder.iterdir(), reverse=True)}
     endings = f".{source}", f".{target}"
 

@@ -1,4 +1,4 @@
-"""Sets of trees: the sample of the Penn Treebank, and trees of a small grammar, made here."""
+"""Sets of trees: the sample of the Penn Treebank, and random trees of a small grammar."""
 
 import random
 import re
@@ -10,9 +10,9 @@ from support.sets.trees import Tree, cleaned, read_trees, tagged_words
 # The files of the sample by number. Whole articles, so that no article is in two sets.
 TRAIN, VALID, TEST = range(1, 151), range(151, 171), range(171, 200)
 
-# Alternatives by label; one that is written twice is drawn twice as often. The text after "-"
-# makes words agree, and is no part of a tree's label. "of" belongs to the noun before it, every
-# other preposition to the verb.
+# Alternatives by label; a repeated one is drawn twice as often. The text after "-" makes words
+# agree, and is not part of a tree's label. "of" attaches to the noun before it, every other
+# preposition to the verb.
 PHRASES = {
     "TOP": ["S-STATEMENT", "S-STATEMENT", "SQ"],
     "S-STATEMENT": ["NP-ONE VP-ONE .", "NP-MANY VP-MANY ."],
@@ -27,7 +27,7 @@ PHRASES = {
     "PP-OF": ["IN-OF NP-ANY"],
     "ADVP": ["RB"],
 }
-# Some words are noun and verb: only the sentence tells which.
+# Some words are noun and verb: only the sentence determines which.
 WORDS = {
     "DT": "the a this every",
     "DT-MANY": "the these some",
@@ -50,7 +50,7 @@ WORDS = {
 
 
 class TreeSets(NamedTuple):
-    """Lists of `Tree`: to train on, to choose by, and to measure on in the end."""
+    """Lists of `Tree` for training, validation and test."""
 
     train: list[Tree]
     valid: list[Tree]
@@ -60,17 +60,17 @@ class TreeSets(NamedTuple):
 def read_treebank(path, limit=None):
     """Reads the sample of the Penn Treebank that NLTK ships, without traces and functions.
 
-    Its first 150 articles are to train on, the next 20 to choose by, the last 29 to measure on.
+    The first 150 articles are for training, the next 20 for validation, the last 29 for the test.
 
     Args:
-        path: zip file with files such as `wsj_0001.mrg` in it.
-        limit: int, number of trees used of each set. Defaults to `None`: all.
+        path: zip file with files such as `wsj_0001.mrg`.
+        limit: int, number of trees used per set. Defaults to `None`: all.
 
     Returns:
         `TreeSets`.
 
     Raises:
-        ValueError: it is no zip file, or has none of the files of a set; or as `read_trees`.
+        ValueError: it is not a zip file, or has no trees of a set; or as `read_trees`.
         FileNotFoundError: there is no such file.
 
     Example:
@@ -95,12 +95,12 @@ def read_treebank(path, limit=None):
 
 
 def made_trees(limit=None):
-    """Sentences of a small grammar with their trees; no sentence comes twice.
+    """Draws trees of sentences of a small grammar, without duplicates.
 
-    The same ones are drawn in every call: 2,000 to train on, 200 each in the other sets.
+    Every call draws the same trees: 2,000 for training, 200 each in the other sets.
 
     Args:
-        limit: int, number of trees used of each set. Defaults to `None`: all.
+        limit: int, number of trees used per set. Defaults to `None`: all.
 
     Returns:
         `TreeSets`.
@@ -119,11 +119,11 @@ def made_trees(limit=None):
 
 
 def _grown(label, draw, depth=0):
-    """A random tree under a label."""
+    """Draws a random tree under a label."""
     if label in WORDS:
         return Tree(label.split("-")[0], (draw.choice(WORDS[label].split()),))
     choices = PHRASES[label]
-    if depth > 4:  # no more phrases within phrases of a kind
+    if depth > 4:  # no more prepositional phrases
         choices = [choice for choice in choices if "PP" not in choice] or choices
     symbols = draw.choice(choices).split()
     return Tree(label, tuple(_grown(symbol, draw, depth + 1) for symbol in symbols))

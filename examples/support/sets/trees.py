@@ -1,20 +1,20 @@
 """Trees of sentences: read from a treebank, as lines of brackets, and as words with tags.
 
-A tree of the Penn Treebank, its form on one line and its brackets:
+A tree of the Penn Treebank, and its line of brackets:
 
     (S (NP (DT the) (NN dog)) (VP (VBZ sleeps)) (. .))
     (S (NP XX XX )NP (VP XX )VP XX )S
 
-The second form is what a model writes (Vinyals et al., arXiv 1412.7449; section 6.3 of the paper):
-the words are known, and their tags all become XX.
+A model writes the second form (Vinyals et al., arXiv 1412.7449; section 6.3 of the paper). The
+words are known, and their tags all become XX.
 """
 
 import itertools
 import re
 from typing import NamedTuple
 
-TOP = "TOP"  # around each tree; it says nothing
-TRACE = "-NONE-"  # the tag of what was moved away and is not in the text
+TOP = "TOP"  # around each tree, without meaning
+TRACE = "-NONE-"  # the tag of a moved element, which is not in the text
 WORD = "XX"
 
 
@@ -34,12 +34,12 @@ class Tree(NamedTuple):
 
 
 def is_word(tree):
-    """Whether a node is a tag with its word."""
+    """Returns whether a node is a tag with its word."""
     return isinstance(tree.children[0], str)
 
 
 def tagged_words(tree):
-    """The words of a tree in order, list of pairs (word, tag).
+    """Returns the words of a tree in order, a list of pairs (word, tag).
 
     Example:
 
@@ -52,9 +52,9 @@ def tagged_words(tree):
 
 
 def phrases(tree, least=1):
-    """All phrases inside a tree, except itself, with at least `words` words; list of `Tree`.
+    """Returns all phrases inside a tree, except itself, with at least `least` words, as trees.
 
-    Each is a small tree to learn from, of words that belong together.
+    Each is a small extra tree for training, of words that belong together.
 
     Example:
 
@@ -70,23 +70,23 @@ def phrases(tree, least=1):
 
 
 def read_trees(text):
-    """Reads trees as the Penn Treebank writes them: "(LABEL child child ...)", on any lines.
+    """Reads trees in the form of the Penn Treebank, "(LABEL child child ...)", on any lines.
 
     Args:
-        text: str. A bracket without label is called TOP.
+        text: str. A bracket without label gets TOP.
 
     Returns:
         List of `Tree`.
 
     Raises:
-        ValueError: brackets do not fit, a bracket is empty, or a word stands beside a bracket.
+        ValueError: brackets do not match, a bracket is empty, or a word is beside a bracket.
 
     Example:
 
     >>> [str(tree) for tree in read_trees("( (S (NP (NNP Anna)) (VP (VBZ sleeps))) )")]
     ['(TOP (S (NP (NNP Anna)) (VP (VBZ sleeps))))']
     """
-    trees, open_nodes = [], []  # of each open bracket its label and its children so far
+    trees, open_nodes = [], []  # label and children so far of each open bracket
     tokens = re.findall(r"\(\s*[^\s()]*|\)|[^\s()]+", text)
     for place, token in enumerate(tokens):
         where = " ".join(tokens[max(0, place - 5) : place + 1])
@@ -109,13 +109,13 @@ def read_trees(text):
 
 
 def cleaned(tree):
-    """A tree as parsers learn it: without TOP, traces and functions, so NP-SBJ-1 becomes NP.
+    """Removes TOP, traces and functions from a tree, so that NP-SBJ-1 becomes NP.
 
     Args:
         tree: `Tree`.
 
     Returns:
-        `Tree`, or `None` if it has traces alone.
+        `Tree`, or `None` if it has only traces.
 
     Example:
 
@@ -134,16 +134,16 @@ def cleaned(tree):
 
 
 def to_brackets(tree, tags=False, numbers=False):
-    """A tree as a line of brackets, its words as XX.
+    """Returns a tree as a line of brackets, its words as XX.
 
-    Each phrase ends with its label, too: so whoever writes the line need not count brackets.
+    Each phrase also ends with its label, so that a model need not count brackets.
 
     Args:
         tree: `Tree`.
-        tags: bool, whether words are their tags instead. It is more to learn; but which word it is
-            that comes next is then learned with it.
-        numbers: bool, whether each word's number in the sentence stands before it, from 1: so
-            whoever writes the line need not count words.
+        tags: bool, whether to write tags instead of XX. There is more to learn, but the model then
+            also learns which word comes next.
+        numbers: bool, whether to write each word's number in the sentence, from 1, before it, so
+            that a model need not count words.
 
     Example:
 
@@ -165,19 +165,19 @@ def to_brackets(tree, tags=False, numbers=False):
 
 
 def from_brackets(line, words=None):
-    """The tree of a line of brackets.
+    """Parses a line of brackets into a tree.
 
     Args:
-        line: str, as `to_brackets` writes it. Closing brackets may be without a label, and words
-            without numbers; numbers are not looked at.
-        words: list of pairs (word, tag), which take the places of XX or tags. Defaults to `None`:
-            any number of them, which are words and tags of the tree.
+        line: str, as `to_brackets` writes it. Labels of closing brackets are optional, and numbers
+            are ignored.
+        words: list of pairs (word, tag), which replace XX or tags. Defaults to `None`: any number
+            of XX or tags, which become both words and tags of the tree.
 
     Returns:
         `Tree`.
 
     Raises:
-        ValueError: it is not one well-formed tree, or has another number of words.
+        ValueError: the line is not one well-formed tree, or has another number of words.
 
     Example:
 
