@@ -157,7 +157,8 @@ def test_draws_are_distributed_as_those_of_sentencepiece(tokenizer, alpha):
     reference = processor.encode(lines, enable_sampling=True, alpha=alpha, nbest_size=-1)
     drawn = tokenizer.encode(lines, sample=True, alpha=alpha, seed=5)
     counts = [np.bincount(np.concatenate(rows), minlength=307) for rows in (drawn, reference)]
-    assert np.all(np.abs(counts[0] - counts[1]) < 6 * np.sqrt(counts[1] + 1))
+    # Both are draws, and SentencePiece's are others in each run: their variances add up.
+    assert np.all(np.abs(counts[0] - counts[1]) < 5 * np.sqrt(counts[0] + counts[1] + 1))
 
 
 def test_without_dropped_merges_a_draw_is_the_best_segmentation():
