@@ -38,7 +38,7 @@ class Comparison(NamedTuple):
         sentences: int, number of lines.
         same_tokens: int, number of lines with the same best hypothesis, token for token.
         same_texts: int, number of equal strings from the text model; `None` without one.
-        keras_seconds, onnx_seconds: float, for all batches, after a warm-up.
+        keras_seconds, onnx_seconds: float, time of all batches after a warm-up.
         text_seconds: float, the same for the text model; `None` without one.
         keras_scores, onnx_scores: dict with "BLEU" and "chrF"; `None` without references.
     """

@@ -1,4 +1,4 @@
-"""Messages and a progress bar on standard error, for the command lines."""
+"""Messages and a progress bar on standard error of the command lines."""
 
 import collections
 import os

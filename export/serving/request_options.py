@@ -1,4 +1,4 @@
-"""Checks the options of a request, for all lines or for each, and makes terms from a glossary."""
+"""Checks the options of a request or of its lines, and makes terms from a glossary."""
 
 import contextlib
 import json
