@@ -54,12 +54,13 @@ def train(args, run, text, tokenizer, strategy):
     )
     valid = kt.translation_batches(*text.valid, tokenizer, shuffle=False, **options)
     print(f"training: {batches.batches.report}\nvalidation: {valid.batches.report}")
+    loss = kt.SequenceCrossentropy(label_smoothing=0.1)
     with strategy.scope():
         model = kt.Transformer(tokenizer.vocab_size, **args.recipe["model"], dtype=args.dtype)
         rate = learning_rate(**args.recipe["rate"], updates=args.epochs * len(batches))
         model.compile(
             keras.optimizers.Adam(rate, 0.9, 0.98, 1e-9, global_clipnorm=1.0),
-            loss=kt.SequenceCrossentropy(label_smoothing=0.1),
+            loss=loss if args.r_drop is None else kt.RDrop(loss, args.r_drop),
             weighted_metrics=[kt.Perplexity()],
             jit_compile=on_gpu and multiple == 1,  # XLA compiles for one device
         )

@@ -44,6 +44,7 @@ def make_parser(prog, description):
     add("--vocab-size", type=int)
     add("--tokens-per-batch", type=int)
     add("--sampling-alpha", type=float, help="subword sampling while training")
+    add("--r-drop", type=float, metavar="ALPHA", help="kt.RDrop: two passes a step; the paper: 5")
     add("--replicas", type=int, help="default: every GPU, or one CPU")
     add("--dtype", default="float32", help="or mixed_bfloat16, mixed_float16")
     add("--seed", type=int, default=1)
@@ -105,6 +106,6 @@ def run_settings(args, train_set):
     if rate.get("anneal"):  # the rate at each update depends on when the run ends
         rate["epochs"] = args.epochs
     digest = hashlib.sha256("\n".join(train_set[0] + train_set[1]).encode()).hexdigest()
-    names = "vocab_size", "tokens_per_batch", "sampling_alpha", "replicas", "dtype", "seed"
+    names = "vocab_size tokens_per_batch sampling_alpha r_drop replicas dtype seed".split()
     settings = {name: getattr(args, name) for name in names}
     return {"model": args.recipe["model"], "rate": rate, **settings, "train_sha256": digest}
