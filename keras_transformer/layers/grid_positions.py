@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.checks import check_positive
-from keras_transformer.layers.positions import AngleEncoding, check_base, count_from
+from keras_transformer.layers.positions import AngleEncoding, check_base
 from keras_transformer.types import Shape, Tensor
 
 
@@ -64,12 +64,17 @@ class GridPositionEncoding(AngleEncoding):
             )
 
     def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
-        positions = count_from(offset, length or ops.shape(inputs)[1]) - self.start
+        positions = ops.arange(length or ops.shape(inputs)[1]) + offset - self.start
         # In floats: ONNX rounds negative quotients of integers towards 0.
+        positions, size = ops.cast(positions, "float32"), inputs.shape[-1]
         rows = ops.floor(positions / self.columns)
         places = rows, positions - rows * self.columns
-        halves = [self.sinusoids(place, inputs.shape[-1] // 2, self.base) for place in places]
-        return inputs + ops.cast(ops.concatenate(halves, axis=-1), inputs.dtype)[None]
+        halves = [
+            ops.stack(self.sines_and_cosines(place, size // 2, self.base), axis=-1)
+            for place in places
+        ]
+        encoding = ops.reshape(ops.concatenate(halves, axis=1), (-1, size))  # (T, D)
+        return inputs + ops.cast(encoding, inputs.dtype)[None]
 
     def get_config(self) -> dict[str, Any]:
         config = {"columns": self.columns, "start": self.start, "base": self.base}

@@ -97,21 +97,16 @@ class AngleEncoding(PositionEncoding):
                 f"channels, but the input's last axis is {input_shape[-1]}. Choose an even size."
             )
 
-    def _angles(self, positions: Tensor, size: int, base: float = 10000.0) -> Tensor:
-        """Computes the angles of channels 2i and 2i + 1, pos / base^(2i/size): (T, size / 2)."""
+    def sines_and_cosines(
+        self, positions: Tensor, size: int, base: float = 10000.0
+    ) -> tuple[Tensor, Tensor]:
+        """Computes the sine and the cosine of pos / base^(2i/size), float32 (T, size / 2) each.
+
+        i numbers the pairs of channels 2i and 2i + 1, and pos is one of the T `positions`.
+        """
         exponents = ops.arange(0, size, 2, dtype="float32") / size
-        return positions[:, None] / ops.power(base, exponents)[None, :]
-
-    def sinusoids(self, positions: Tensor, size: int, base: float) -> Tensor:
-        """Returns the sines and cosines of `_angles`, in turn: (T, size)."""
-        angle = self._angles(positions, size, base)  # (T, size / 2)
-        pairs = ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)  # (T, size / 2, 2)
-        return ops.reshape(pairs, (-1, size))
-
-
-def count_from(offset: int | Tensor, length: int | Tensor) -> Tensor:
-    """Returns the positions `offset`, `offset` + 1, ...: float32 (length,)."""
-    return ops.cast(ops.arange(length) + offset, "float32")
+        angles = ops.cast(positions, "float32")[:, None] / ops.power(base, exponents)[None, :]
+        return ops.sin(angles), ops.cos(angles)
 
 
 def check_base(base: float) -> float:
@@ -153,8 +148,9 @@ class SinusoidalPositionEncoding(AngleEncoding):
         self.base = check_base(base)
 
     def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
-        positions = count_from(offset, length or ops.shape(inputs)[1])
-        encoding = self.sinusoids(positions, inputs.shape[-1], self.base)  # (T, D)
+        positions, d_model = ops.arange(length or ops.shape(inputs)[1]) + offset, inputs.shape[-1]
+        pairs = ops.stack(self.sines_and_cosines(positions, d_model, self.base), axis=-1)
+        encoding = ops.reshape(pairs, (-1, d_model))  # (T, D), from (T, D/2, 2)
         return inputs + ops.cast(encoding, inputs.dtype)[None]
 
     def get_config(self) -> dict[str, Any]:
@@ -189,9 +185,9 @@ class RotaryPositionEncoding(AngleEncoding):
     in_attention = True
 
     def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
-        positions = count_from(offset, length or ops.shape(inputs)[-2])
-        angle = self._angles(positions, inputs.shape[-1])  # (T, K/2)
-        cos, sin = ops.cast(ops.cos(angle), inputs.dtype), ops.cast(ops.sin(angle), inputs.dtype)
+        positions = ops.arange(length or ops.shape(inputs)[-2]) + offset
+        sin, cos = self.sines_and_cosines(positions, inputs.shape[-1])  # (T, K/2)
+        sin, cos = ops.cast(sin, inputs.dtype), ops.cast(cos, inputs.dtype)
         even, odd = inputs[..., 0::2], inputs[..., 1::2]  # (..., T, K/2)
         pairs = ops.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)
         return ops.reshape(pairs, ops.shape(inputs))
