@@ -55,9 +55,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     arguments = command.parse_args(argv)
     given = [name for name in EXPORT if name in arguments]
     only = {None: (), "saved_model": ("max_length",), "onnx": EXPORT}[arguments.export]
-    if set(given) - set(only):
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given if name not in only)
-        command.error(f"{flags}: only with --export onnx")
+    if others := [name for name in given if name not in only]:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+        formats = "onnx or saved_model" if others == ["max_length"] else "onnx"
+        command.error(f"{flags}: only with --export {formats}")
     if "shortlist" in arguments and arguments.origin != "bergamot":
         command.error("--shortlist: only bergamot has a shortlist")
     return arguments

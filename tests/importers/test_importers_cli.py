@@ -68,6 +68,7 @@ def test_what_is_wrong_is_told_and_nothing_is_written(folder, tmp_path, capsys):
         (["--precision", "int8"], "--precision: only with --export onnx"),
         (["--export", "saved_model", "--text"], "--text: only with --export onnx"),
         (["--shortlist"], "--shortlist: only with --export onnx"),
+        (["--max-length", "9"], "--max-length: only with --export onnx or saved_model"),
     ],
 )
 def test_arguments_that_do_not_apply_are_refused(flags, message, capsys):
