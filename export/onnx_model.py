@@ -243,7 +243,7 @@ def _make_graph(
             reduced = quantize.reduce_precision(model, precision, keep_float, source.row_scales)
         precision = precision if reduced else "float32"
     serve_empty_batches(model.graph)
-    clean(model)
+    clean(model, constants=precision != "int8")
     restore_outputs(model.graph, names)
     return model, precision
 

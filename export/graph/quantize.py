@@ -11,7 +11,8 @@ and does not raise BLEU on Multi30k (docs, benchmarks).
 ONNX Runtime rewrites the weights of a `DynamicQuantizeMatMul` on processors with AVX2 and without
 VNNI, where products of signed bytes saturate. It fails if two products of a graph read one weight,
 and it skips weights of outer graphs. So each product reads a separate constant: here by a Flatten,
-in loops by `loops.sink_weights`. The file holds the weight once.
+in loops by `loops.sink_weights`. The file holds the weight once. Zero points are separate, too, so
+equal constants are not merged.
 
 Shapes: K rows and N columns of a weight, n blocks of a column; V rows of a table, D numbers each.
 """
@@ -100,13 +101,13 @@ def reduce_precision(
                 _integer_product(model.graph, node, weight, products, own, row_scales)
             else:
                 _block_product(model.graph, node, weight, products, bits)
-    clean(model)  # removed products read no table
+    clean(model, constants=False)  # removed products read no table
     tables = {}  # table -> its reduced form, which all its readers share
     for node in all_nodes(model.graph):
         if _is_lookup(node) and not is_kept(node.inputs[0]):
             _small_rows(model.graph, node, tables, bits)
     model.graph.opset_imports.setdefault(MICROSOFT, 1)
-    clean(model)
+    clean(model, constants=False)
     common.NameFixPass()(model)
     return len(products) + len(tables)
 

@@ -55,10 +55,18 @@ def simplify(model: ir.Model, hoisting: bool = True) -> InferredShapes:
     return shapes
 
 
-def clean(model: ir.Model) -> None:
-    """Removes unused and duplicate nodes, constants and state of loops."""
+def clean(model: ir.Model, constants: bool = True) -> None:
+    """Removes unused and duplicate nodes and state of loops.
+
+    Args:
+        model: changed in place.
+        constants: whether to also merge equal constants of up to 8 numbers, such as shapes.
+            Defaults to `True`. The products of an int8 graph need separate constants; see
+            `quantize`.
+    """
     remove_copies(model)
-    common.DeduplicateInitializersPass(size_limit=8)(model)  # shapes and the like, not weights
+    if constants:
+        common.DeduplicateInitializersPass(size_limit=8)(model)
     for graph in model.graphs():  # the pass itself does not visit the bodies of loops
         outputs = [(value.type, value.shape) for value in graph.outputs]
         body = ir.Model(graph, ir_version=model.ir_version)

@@ -151,6 +151,16 @@ def test_a_weight_of_several_products_does_not_saturate():
     np.testing.assert_allclose(found, expected, rtol=0.02)
 
 
+def test_two_products_can_share_a_small_weight():
+    weight, x = numbers(5, 5), numbers(7, 5)
+    nodes = 'a = MatMul(x, "layer/kernel")  y = MatMul(a, "layer/kernel")'
+    model = with_weight(weight, "float[N, 5] x", nodes)
+    reduce_precision(model, "int8")
+    (found,) = run(model, x=x)
+    expected = x @ weight @ weight
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+
+
 def test_rows_can_have_scales_of_their_own():
     weight, x = numbers(37, 11), numbers(5, 37)
     x[3], x[4] = 1000 * x[3], 0
