@@ -37,7 +37,8 @@ def translate(
         target_tokenizer: `Tokenizer` of the target. Defaults to `None`: `tokenizer` for both.
 
     Returns:
-        List of N strings, the best translation of each line.
+        List of N strings, the best translation of each line; "" for a blank line, as in
+        `Translator`.
 
     Raises:
         TypeError: `lines` is a single string.
@@ -56,7 +57,8 @@ def translate(
     ids = [[*row, END_ID] for row in tokenizer.encode(lines)]
     translations = [""] * len(lines)
     decode = (target_tokenizer or tokenizer).decode
-    waiting = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    waiting = [i for i, line in enumerate(lines) if line.strip()]
+    waiting.sort(key=lambda i: len(ids[i]))
     while waiting:
         # Longest lines first: if memory is too small, the first batch fails.
         rows = max(1, tokens_per_batch // len(ids[waiting[-1]]))

@@ -1,4 +1,4 @@
-"""What the tests of the service share: artefacts that answer in a known way, and doors to them."""
+"""Fixtures of the service tests: artefacts with known answers, and services that run them."""
 
 import io
 
@@ -18,7 +18,7 @@ def local(folder):
 
 @pytest.fixture(scope="module")
 def small(local, request):
-    """A service with the limits `SMALL` of a test's module."""
+    """A service with the limits `SMALL` of the test module."""
     made = local_service.Running({"en-de": local}, request.module.SMALL)
     yield made
     made.stop()
@@ -31,7 +31,7 @@ def log():
 
 @pytest.fixture(scope="module")
 def running(folder, seeded_folder, log):
-    """A translator `en-de` and a generator `story` behind all doors."""
+    """A service with a translator `en-de` and a generator `story`."""
     made = local_service.Running(
         {"en-de": local_service.Pool(folder), "story": local_service.Pool(seeded_folder)}, log=log
     )

@@ -48,7 +48,7 @@ def client(running):
 
 
 def continuation(result, index=0):
-    """The text after the prompt, with the space between both."""
+    """Returns the text after the prompt, with the space before it."""
     return result.full_texts[index].removeprefix(result.prompt_text)
 
 
@@ -56,7 +56,7 @@ def reason(result, index=0):
     return "stop" if result.token_ids[index][-1] == END_ID else "length"
 
 
-def test_models_are_those_that_generate(client):
+def test_the_protocol_lists_only_models_that_generate(client):
     assert [model.id for model in client.models.list()] == sorted(FOLDERS)
     assert client.models.retrieve("greedy").object == "model"
     with pytest.raises(openai.NotFoundError, match="There is no model"):
@@ -126,7 +126,7 @@ def test_a_stream_gives_the_text_and_the_usage_of_a_completion(client, name, pro
     assert len({chunk.id for chunk in [*chunks, last]}) == 1
 
 
-def test_a_text_ends_before_the_first_stop(client, running):
+def test_a_text_ends_before_the_first_stop_string(client, running):
     options = {"model": "greedy", "prompt": PROMPT}
     whole = client.completions.create(**options)
     text = whole.choices[0].text
@@ -141,7 +141,7 @@ def test_a_text_ends_before_the_first_stop(client, running):
         assert "".join(chunk.choices[0].text for chunk in chunks) == expected
         assert chunks[-1].choices[0].finish_reason == "stop"
     assert client.completions.create(**options, stop=text + "x").choices[0] == whole.choices[0]
-    for stops in ([text[1:6], text[2:4]], [text[3:], text[1:]]):  # which overlap
+    for stops in ([text[1:6], text[2:4]], [text[3:], text[1:]]):  # overlapping
         one = client.completions.create(**options, stop=stops).choices[0]
         chunks = client.completions.create(**options, stop=stops, stream=True)
         assert one.text == "".join(chunk.choices[0].text for chunk in chunks)
@@ -163,12 +163,12 @@ def test_the_first_event_comes_with_the_first_token(client, running, generators)
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_stream_that_the_client_leaves_frees_its_worker(client, running, begun):
-    """There is one worker, so without that no other request would be answered."""
+    """The only worker must be free for the next request."""
     pool = running.pools["greedy"]
     options = {"model": "greedy", "prompt": PROMPT}
     whole = client.completions.create(**options)
     pool.parts.clear()
-    pool.most_steps = whole.usage.prompt_tokens if begun else 1  # no text comes before
+    pool.most_steps = whole.usage.prompt_tokens if begun else 1  # 1 step gives no text
     try:
         if begun:
             stream = client.completions.create(**options, stream=True)
@@ -187,7 +187,7 @@ def test_a_stream_that_the_client_leaves_frees_its_worker(client, running, begun
 
 
 def statuses(running):
-    """The statuses in the log."""
+    """Returns the statuses in the log."""
     return [json.loads(line)["status"] for line in running.log.getvalue().splitlines()]
 
 
@@ -219,7 +219,7 @@ def test_errors_have_the_form_of_the_protocol(client, parameters, message):
     assert error.value.body["message"] in str(error.value)
 
 
-def test_other_errors_have_this_form_too(running):
+def test_http_errors_have_the_form_of_the_protocol(running):
     for path, body, headers, status in (
         (PATH, b"{", (), 400),
         (PATH, b"{}", {"Host": "example.com"}, 403),
@@ -260,7 +260,7 @@ def test_the_limits_hold_for_streams():
     assert limited.stop()
 
 
-def test_open_streams_are_answered_at_the_end():
+def test_open_streams_are_finished_at_shutdown():
     pool = local_service.Pool(FOLDERS["greedy"]())
     running = local_service.Running({"greedy": pool})
     pool.most_steps = 1

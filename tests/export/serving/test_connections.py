@@ -1,4 +1,4 @@
-"""HTTP connections: honest clients keep them, however slow, and stalled ones lose them."""
+"""HTTP connections: slow clients keep them, and stalled clients lose them."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ def connected(running):
 
 
 def received(opened, text, times=1):
-    """What comes until a text has come so many times, or the connection ends."""
+    """Returns the bytes up to `times` occurrences of a text, or to the end of the connection."""
     found = b""
     while found.count(text) < times and (part := opened.recv(2**16)):
         found += part
@@ -35,8 +35,8 @@ def received(opened, text, times=1):
 
 
 def test_a_client_that_reads_slowly_and_steadily_keeps_its_connection(small):
-    """Its answers fill all buffers again and again."""
-    request = LIVE.replace(b"/live", b"/live/?" + b"x" * 60_000)  # a redirection as long
+    """The answers fill all buffers again and again."""
+    request = LIVE.replace(b"/live", b"/live/?" + b"x" * 60_000)  # the redirect is as long
 
     def send():
         with contextlib.suppress(OSError):
@@ -57,7 +57,7 @@ def test_a_client_that_reads_slowly_and_steadily_keeps_its_connection(small):
 
 @pytest.mark.parametrize("token", [b"h2c", b"websocket"])
 @pytest.mark.parametrize("cut", [0, 40, len(HEAD) + 60])
-def test_a_body_is_read_though_the_request_would_change_the_protocol(small, token, cut):
+def test_a_body_is_read_even_if_the_request_asks_for_an_upgrade(small, token, cut):
     head = HEAD + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\n\r\n" % token
     data = head + BODY
     with connected(small) as opened:
@@ -68,14 +68,14 @@ def test_a_body_is_read_though_the_request_would_change_the_protocol(small, toke
             assert b'"model_name"' in received(opened, b'"error"')
 
 
-def test_many_pipelined_requests_would_change_the_protocol(small):
+def test_many_pipelined_upgrade_requests_are_answered(small):
     upgrade = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
     with connected(small) as opened:
         opened.sendall(upgrade * 900)
         assert received(opened, b"live\n", 900).count(b"200 OK") == 900
 
 
-def test_a_pipelined_body_has_its_own_time(small):
+def test_a_pipelined_body_has_its_own_timeout(small):
     with connected(small) as opened:
         opened.sendall(REQUEST + REQUEST[:-5])
         received(opened, b"model_name")
@@ -84,7 +84,7 @@ def test_a_pipelined_body_has_its_own_time(small):
         assert b"model_name" in received(opened, b"model_name")
 
 
-def test_a_stalled_head_leaves_the_answer_before_it(small, local):
+def test_a_stalled_head_does_not_cut_off_the_previous_answer(small, local):
     local.gate.clear()
     try:
         with connected(small) as opened:
@@ -93,13 +93,13 @@ def test_a_stalled_head_leaves_the_answer_before_it(small, local):
             local.gate.set()
             assert b"model_name" in received(opened, b"model_name")
             with contextlib.suppress(ConnectionError):
-                while opened.recv(2**16):  # and then the connection ends
+                while opened.recv(2**16):  # then the connection ends
                     pass
     finally:
         local.gate.set()
 
 
-def test_empty_lines_do_not_keep_a_connection(small):
+def test_empty_lines_do_not_keep_a_connection_open(small):
     with connected(small) as opened:
         opened.sendall(LIVE)
         received(opened, b"live\n")

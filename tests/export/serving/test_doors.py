@@ -1,4 +1,4 @@
-"""All doors, with clients that others wrote: each gives what `Translator` gives."""
+"""All protocols, with third-party clients: each returns the texts of `Translator`."""
 
 import concurrent.futures
 import json
@@ -21,7 +21,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class HttpClient(tritonclient.http.InferenceServerClient):
-    """Closed by `with` alone: the finaliser closes again, on whichever thread collects it."""
+    """A client without the finaliser, which closes it again, in any thread."""
 
     def __del__(self):
         pass
@@ -34,7 +34,7 @@ def expected(folder):
 
 @pytest.fixture(params=["http", "grpc"])
 def triton(request, running):
-    """tritonclient's module of a kind, and a client."""
+    """The HTTP or gRPC module of tritonclient, and a client."""
     if request.param == "http":
         module, client = tritonclient.http, HttpClient(f"127.0.0.1:{running.port}")
     else:
@@ -50,7 +50,7 @@ def tensor(module, lines, **options):
     return made
 
 
-def test_tritonclient_asks_after_server_and_models(triton):
+def test_tritonclient_reads_server_and_model_metadata(triton):
     module, client = triton
     assert client.is_server_live() and client.is_server_ready()
     assert client.is_model_ready("en-de") and not client.is_model_ready("no")
@@ -64,7 +64,7 @@ def test_tritonclient_asks_after_server_and_models(triton):
     assert client.is_model_ready("en-de", model["versions"][0])
 
 
-def test_tritonclient_gets_what_translator_gives(triton, expected):
+def test_tritonclient_gets_the_results_of_translator(triton, expected):
     module, client = triton
     answer = client.infer("en-de", [tensor(module, LINES)], request_id="seven")
     texts = [text.decode() for text in answer.as_numpy("text")]
@@ -75,7 +75,7 @@ def test_tritonclient_gets_what_translator_gives(triton, expected):
     assert [tuple(result["texts"]) for result in results] == [one.texts for one in expected]
 
 
-def test_options_of_the_search_come_with_a_request(triton, running, folder):
+def test_a_request_sets_options_of_the_search(triton, running, folder):
     module, client = triton
     lines = artefacts.LINES
     answer = client.infer("en-de", [tensor(module, lines)], parameters={"max_length": 2})
@@ -107,8 +107,8 @@ def test_json_and_binary_data_say_the_same(running):
 
 
 @pytest.mark.parametrize("cut", [0, 20])
-def test_nothing_waits_for_an_acknowledgement(running, cut):
-    """Requests and answers come in two parts; where one waits for the other, that is 40 ms."""
+def test_no_part_waits_for_a_tcp_acknowledgement(running, cut):
+    """Requests and answers have two parts. Waiting for an acknowledgement takes 40 ms."""
     request, seconds = b"GET /v2/models/en-de HTTP/1.1\r\nHost: localhost\r\n\r\n", []
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as opened:
         for _ in range(21):
@@ -118,7 +118,7 @@ def test_nothing_waits_for_an_acknowledgement(running, cut):
             while not found.endswith(b"}"):
                 found += opened.recv(2**16)
             seconds.append(time.perf_counter() - begun)
-    assert min(seconds[5:]) < 0.03  # the first ones are acknowledged at once in any case
+    assert min(seconds[5:]) < 0.03  # the first ones are acknowledged at once anyway
 
 
 def test_grpc_contents_are_answered_with_contents(running):
@@ -135,7 +135,7 @@ def test_grpc_contents_are_answered_with_contents(running):
     assert output.contents.bytes_contents[1].startswith(b"not UTF-8")
 
 
-def test_a_seed_is_a_parameter(triton, seeded_folder):
+def test_a_request_sets_the_seed(triton, seeded_folder):
     module, client = triton
     prompts = artefacts.LINES[:2]
     expected = {seed: Generator(seeded_folder).generate(prompts, seed) for seed in (3, 4)}
@@ -155,7 +155,7 @@ def test_a_seed_is_a_parameter(triton, seeded_folder):
         ({"model_name": "story", "parameters": {"seed": "x"}}, "integer from 0 to"),
     ],
 )
-def test_tritonclient_is_told_what_is_wrong(triton, arguments, message):
+def test_errors_of_tritonclient_name_the_problem(triton, arguments, message):
     module, client = triton
     with pytest.raises(tritonclient.utils.InferenceServerException, match=message):
         client.infer(inputs=[tensor(module, ["two dogs"])], **arguments)
@@ -209,7 +209,7 @@ def test_libretranslate_keeps_tags_lines_and_sentences(running, expected):
         ({"q": ["two dogs", "x " * 100]}, "Line 2 is not translated"),
     ],
 )
-def test_libretranslate_refuses(running, fields, message):
+def test_libretranslate_refuses_invalid_fields(running, fields, message):
     status, answer = libretranslate(running, **fields)
     assert status == 400 and message in answer["error"]
 
@@ -220,7 +220,7 @@ def test_libretranslate_refuses_to_detect_and_other_content(running):
     status, _, answer = running.request("POST", "/translate", "q", {"Content-Type": "text/csv"})
     assert status == 415 and b"application/json" in answer
     form = {"Content-Type": "application/x-www-form-urlencoded"}
-    half = '{"q": ["\\ud800"], "source": "en", "target": "de"}'  # no letter, so not translated
+    half = '{"q": ["\\ud800"], "source": "en", "target": "de"}'  # no letter, so it is not translated
     status, _, answer = running.request("POST", "/translate", half, JSON)
     assert status == 400 and b"surrogates" in answer
     status, _, answer = running.request("POST", "/translate", "q=%ff&source=en&target=de", form)
@@ -236,7 +236,7 @@ def test_curl_streams_lines(running, expected):
     assert done.stdout.decode().split("\n") == [*(result.text for result in expected), ""]
 
 
-def test_lines_as_json_with_reasons_and_seeds(running, seeded_folder):
+def test_the_lines_protocol_gives_json_and_takes_seeds(running, seeded_folder):
     status, _, answer = running.request("POST", "/lines/en-de?format=json", b"two dogs\n\xff")
     first, second = map(json.loads, answer.splitlines())
     assert status == 200 and len(first["texts"]) == 2 and "not UTF-8" in second["error"]
@@ -245,7 +245,7 @@ def test_lines_as_json_with_reasons_and_seeds(running, seeded_folder):
 
 
 @pytest.mark.parametrize("concurrency", [1, 16])
-def test_answers_do_not_depend_on_who_else_asks(running, folder, concurrency):
+def test_answers_do_not_depend_on_concurrent_requests(running, folder, concurrency):
     lines = [" ".join(LINES[n % 5].split()[: 1 + n % 7]) + f" {n % 3}" for n in range(97)]
     expected = Translator(folder).translate(lines)
 
@@ -256,7 +256,7 @@ def test_answers_do_not_depend_on_who_else_asks(running, folder, concurrency):
         assert list(pool.map(ask, lines)) == expected
 
 
-def test_health_metrics_and_log_tell_no_text(running, log):
+def test_health_metrics_and_log_contain_no_text(running, log):
     for path in ("/live", "/ready", "/v2", "/v2/health/live", "/v2/health/ready"):
         assert running.request("GET", path)[0] == 200
     running.request("POST", "/lines/en-de", b"a man rides a bicycle .")

@@ -20,7 +20,7 @@ LINE = artefacts.LINES[0]
 
 @pytest.fixture
 def replaced(tokenizer, tmp_path):
-    """A folder, and a function that puts an artefact in its place and gives its version."""
+    """A folder, and a function that writes an artefact there and returns its version."""
 
     def replace(length):
         limits = {"source_length": length, "target_length": None, "extra_length": 0}
@@ -33,7 +33,7 @@ def replaced(tokenizer, tmp_path):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Functions that are called, in turn, after a folder was opened; each opening is counted."""
+    """Functions that run in turn after a folder is opened, and one item per opening."""
     after, count, open_runner = [], [], engine_module.open_runner
 
     def counted(*arguments, **options):
@@ -102,8 +102,8 @@ def test_any_error_of_a_new_artefact_is_logged_and_the_next_one_is_loaded(replac
     assert engine.describe().version == version
 
 
-def test_an_artefact_that_is_replaced_while_it_is_opened_is_not_mixed(replaced, opened):
-    """All sessions are of one version, whatever happens between their openings."""
+def test_sessions_are_consistent_if_the_artefact_changes_during_opening(replaced, opened):
+    """All sessions have the same version, whatever happens between their openings."""
     folder, replace = replaced
     engine = Engine(folder, threads=1, workers=2)
     replace(3)
@@ -116,7 +116,7 @@ def test_an_artefact_that_is_replaced_while_it_is_opened_is_not_mixed(replaced, 
 
 
 @pytest.mark.parametrize("copies, sessions", [(9, 3), (2.5, 2), (0.5, 1)])
-def test_workers_have_their_own_sessions_as_far_as_memory_goes(
+def test_workers_have_separate_sessions_within_the_memory_limit(
     folder, monkeypatch, copies, sessions
 ):
     translator = Translator(folder)

@@ -1,4 +1,4 @@
-"""Clients that are slow, greedy or gone: none of them takes the service from the others."""
+"""Slow, greedy or disconnected clients: the service still answers the others."""
 
 import contextlib
 import json
@@ -51,7 +51,7 @@ def connected(running, head):
 
 
 def until_closed(opened):
-    """What comes until the service closes the connection."""
+    """Returns all bytes until the service closes the connection."""
     found = b""
     with contextlib.suppress(ConnectionError):
         while part := opened.recv(2**16):
@@ -60,7 +60,7 @@ def until_closed(opened):
 
 
 def until_ends(opened):
-    """What comes until the last chunk of an answer."""
+    """Returns all bytes up to the last chunk of an answer."""
     found = b""
     while not found.endswith(b"0\r\n\r\n"):
         assert (part := opened.recv(2**16))
@@ -74,7 +74,7 @@ def resident():
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
-def test_a_message_of_empty_fields_is_refused_before_they_are_made(folder):
+def test_a_message_of_empty_fields_is_refused_before_parsing(folder):
     running = local_service.Running({"en-de": local_service.Pool(folder)})
     good = grpc_infer()
     grpc_call(running, good)
@@ -88,7 +88,7 @@ def test_a_message_of_empty_fields_is_refused_before_they_are_made(folder):
     running.stop()
 
 
-# HTTP/2 by hand: a client of grpc's own sends whole requests and reads all answers.
+# HTTP/2 by hand, because grpc's client sends whole requests and reads all answers.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
@@ -97,7 +97,7 @@ def frame(kind, flags, stream, data):
 
 
 def grpc_head(window=65_535, streams=1):
-    """The preface, settings with a window for answers, and the heads of requests."""
+    """Returns the preface, settings with a window for answers, and the heads of requests."""
     headers = {
         ":method": "POST",
         ":scheme": "http",
@@ -116,38 +116,38 @@ def grpc_head(window=65_535, streams=1):
 
 
 def frames(opened):
-    """Yields the kinds of the frames that come, and the streams."""
+    """Yields the kind and the stream of each received frame."""
     file = opened.makefile("rb")
     while head := file.read(9):
         file.read(int.from_bytes(head[:3], "big"))
         yield head[3], struct.unpack("!I", head[5:])[0]
 
 
-def test_a_grpc_request_that_does_not_arrive_ends(small):
+def test_an_incomplete_grpc_request_is_ended(small):
     message = b"\0" + struct.pack("!I", 50_000)
     with socket.create_connection(("127.0.0.1", small.grpc_port), timeout=10) as opened:
         opened.sendall(grpc_head() + frame(0, 0, 1, message + b"\x0a"))
         assert any(stream == 1 for _, stream in frames(opened))
 
 
-def test_a_grpc_answer_that_is_not_taken_ends(small):
+def test_a_connection_with_an_unread_grpc_answer_is_closed(small):
     data = grpc_infer()
     message = b"\0" + struct.pack("!I", len(data)) + data
     with socket.create_connection(("127.0.0.1", small.grpc_port), timeout=10) as opened:
         opened.sendall(grpc_head(window=0) + frame(0, 1, 1, message))
-        assert list(frames(opened))  # and then the connection is closed
+        assert list(frames(opened))  # then the connection is closed
 
 
 def test_many_grpc_requests_wait_for_room_and_are_answered(small):
-    """Two are read at the same time; none is refused for that."""
+    """The service reads two at a time and refuses none."""
     with grpc.insecure_channel(f"127.0.0.1:{small.grpc_port}") as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         for future in [call.future(grpc_infer(), timeout=20) for _ in range(40)]:
             assert future.result()
 
 
-def test_grpc_calls_that_wait_for_room_end_as_early_as_others(small):
-    """Two are read at the same time: ten times `read_seconds`, one after the other."""
+def test_grpc_calls_that_wait_for_room_time_out_like_others(small):
+    """Two are read at a time. In sequence, they would take ten times `read_seconds`."""
     with socket.create_connection(("127.0.0.1", small.grpc_port), timeout=10) as opened:
         opened.sendall(grpc_head(streams=20))
         begun, left, coming = time.monotonic(), set(range(1, 40, 2)), frames(opened)
@@ -156,7 +156,7 @@ def test_grpc_calls_that_wait_for_room_end_as_early_as_others(small):
         assert time.monotonic() - begun < 5 * SMALL.read_seconds
 
 
-def test_grpc_health_does_not_wait(folder):
+def test_grpc_health_checks_do_not_wait(folder):
     limits = Limits(body_bytes=100_000, buffered_bytes=200_000)
     running = local_service.Running({"en-de": local_service.Pool(folder)}, limits)
     with socket.create_connection(("127.0.0.1", running.grpc_port), timeout=10) as opened:
@@ -168,14 +168,14 @@ def test_grpc_health_does_not_wait(folder):
     running.stop()
 
 
-def test_a_failure_at_grpc_is_logged(small, caplog, monkeypatch):
+def test_a_failure_in_grpc_is_logged(small, caplog, monkeypatch):
     monkeypatch.setattr(type(small.models), "ready", property(lambda models: 1 / 0))
     code, text = grpc_call(small, b"", "ServerReady")
     assert code == grpc.StatusCode.INTERNAL and "division" not in text
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_refused_body_is_charged_no_longer(folder):
+def test_a_refused_body_no_longer_counts_as_buffered(folder):
     limits = Limits(body_bytes=100_000, buffered_bytes=200_000)
     running = local_service.Running({"en-de": local_service.Pool(folder)}, limits)
     head = b"POST %s HTTP/1.1\nHost: localhost\nContent-Length: 150000\n\n" % INFER.encode()
@@ -188,7 +188,7 @@ def test_a_refused_body_is_charged_no_longer(folder):
     running.stop()
 
 
-def test_a_stream_waits_for_room_once_it_has_begun(folder):
+def test_a_started_stream_waits_for_buffer_room(folder):
     limits = Limits(body_bytes=100_000, buffered_bytes=200_000)
     running = local_service.Running({"en-de": local_service.Pool(folder)}, limits)
     head = b"POST %s HTTP/1.1\nHost: localhost\nContent-Length: 99999\n\n"
@@ -215,7 +215,7 @@ def test_a_stream_waits_for_room_once_it_has_begun(folder):
     running.stop()
 
 
-def test_lines_count_in_what_all_requests_hold(small):
+def test_lines_count_as_buffered_bytes(small):
     head = b"POST /lines/en-de HTTP/1.1\nHost: localhost\nContent-Length: 99000\n\n"
     with connected(small, head) as first, connected(small, head) as second:
         for opened in (first, second):
@@ -225,7 +225,7 @@ def test_lines_count_in_what_all_requests_hold(small):
         assert status == 429 and b"too much room" in body
 
 
-def test_a_stream_without_a_whole_line_ends_though_bytes_come(small):
+def test_a_stream_without_a_whole_line_times_out_even_if_bytes_arrive(small):
     head = b"POST /lines/en-de HTTP/1.1\nHost: localhost\nContent-Length: 99\n\n"
     with connected(small, head) as opened:
         opened.settimeout(0.1)
@@ -239,7 +239,7 @@ def test_a_stream_without_a_whole_line_ends_though_bytes_come(small):
 
 @pytest.mark.parametrize("path", [b"/live", b"/lines/en-de"])
 @pytest.mark.parametrize("endless", [b"a: b\r\n", b"a: " + b"x" * 40_000])
-def test_trailers_have_an_end(small, path, endless):
+def test_the_size_of_trailers_is_limited(small, path, endless):
     head = b"POST %s HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked\n\n0\n" % path
     with connected(small, head) as opened, contextlib.suppress(ConnectionError):
         for _ in range(1000):
@@ -248,13 +248,13 @@ def test_trailers_have_an_end(small, path, endless):
 
 
 @pytest.mark.parametrize("path", [b"/live", b"/lines/en-de", b"/v2/models/en-de/infer"])
-def test_a_chunk_that_never_begins_ends(small, path):
+def test_a_chunk_that_never_begins_times_out(small, path):
     head = b"POST %s HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked\n\n1;" % path
     with connected(small, head) as opened:
         until_closed(opened)
 
 
-def test_an_answer_that_is_not_taken_ends(small):
+def test_a_connection_with_an_unread_answer_is_closed(small):
     with socket.socket() as opened:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         opened.connect(("127.0.0.1", small.port))
@@ -265,8 +265,8 @@ def test_an_answer_that_is_not_taken_ends(small):
             assert time.monotonic() < end
 
 
-def test_requests_without_end_before_an_answer_are_not_kept(small, local):
-    """The service stops reading, so that the client cannot send."""
+def test_endless_pipelined_requests_are_not_buffered(small, local):
+    """The service stops reading, so the client cannot send."""
     local.gate.clear()
     request = b"POST /lines/en-de HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx"
     try:
@@ -300,8 +300,8 @@ def test_lines_of_clients_that_left_are_not_computed(folder, path):
     running.stop()
 
 
-def test_a_client_cannot_ask_for_more_time_than_the_service_gives(small, local):
-    """The second request waits for the first one, whose batch is given up after the deadline."""
+def test_a_client_cannot_raise_the_deadline_of_the_service(small, local):
+    """The second request waits for the first, whose batch is abandoned after the deadline."""
     local.gate.clear()
     try:
         before, begun = len(local.batches), time.monotonic()
@@ -315,8 +315,8 @@ def test_a_client_cannot_ask_for_more_time_than_the_service_gives(small, local):
         local.gate.set()
 
 
-def test_a_batch_that_hangs_is_given_up(small, monkeypatch):
-    """The service has one worker: it is ready again when the batch ends."""
+def test_a_hanging_batch_is_abandoned(small, monkeypatch):
+    """The service has one worker. It is ready again when the batch ends."""
     go, results = threading.Event(), Translator.results
 
     def hang(runner, items, **options):
@@ -333,7 +333,7 @@ def test_a_batch_that_hangs_is_given_up(small, monkeypatch):
     wait_for(lambda: small.request("GET", "/ready")[0] == 200)
 
 
-def test_measuring_a_large_request_does_not_stop_others(folder):
+def test_measuring_a_large_request_does_not_block_others(folder):
     begun, go = threading.Event(), threading.Event()
 
     def measure(items):

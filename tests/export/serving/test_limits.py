@@ -1,4 +1,4 @@
-"""What a service does not take: full queues, deadlines, malformed requests; and how it ends."""
+"""The limits of a service: full queues, deadlines, malformed requests, and shutdown."""
 
 import concurrent.futures
 import contextlib
@@ -43,7 +43,7 @@ def expected(folder):
 
 @pytest.fixture(autouse=True)
 def nothing_else_suffers(request, expected):
-    """After each test the service answers as before, and holds nothing of what it has refused."""
+    """After each test, the service answers as before and buffers no refused bytes."""
     yield
     if "small" in request.fixturenames:
         small = request.getfixturevalue("small")
@@ -51,12 +51,12 @@ def nothing_else_suffers(request, expected):
         wait_for(lambda: small.metric("buffered_bytes") == 0)
 
 
-def test_a_full_queue_refuses_at_every_door_and_loses_nothing(small, local, expected):
+def test_a_full_queue_refuses_in_every_protocol_and_loses_no_request(small, local, expected):
     queue = small.models.get("en-de").queue
     local.gate.clear()
     try:
         with concurrent.futures.ThreadPoolExecutor(10) as pool:
-            # One is computed, and as many as may wait do.
+            # One request is computed, and the others fill the queue.
             first = pool.submit(ask, small)
             wait_for(lambda: local.batches and queue.waiting == 0)
             taken = [first, *(pool.submit(ask, small) for _ in range(SMALL.waiting_lines))]
@@ -81,7 +81,7 @@ def test_too_many_open_requests_are_refused(folder):
     path, body = "/v2/models/en-de/infer", json.dumps(infer())
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(2))
-        for _ in range(5):  # incomplete requests take no place
+        for _ in range(5):  # incomplete requests take no slot
             opened = socket.create_connection(("127.0.0.1", running.port))
             stack.enter_context(opened).sendall(head)
         wait_for(lambda: running.metric("open_requests") == 5)
@@ -96,12 +96,12 @@ def test_too_many_open_requests_are_refused(folder):
         finally:
             local.gate.set()
         assert {future.result()[0] for future in taken} == {200}
-        assert ask(running)[0] == 200  # streams have room of their own
+        assert ask(running)[0] == 200  # streams have separate slots
     wait_for(lambda: running.metric("open_requests") == 0)
     running.stop()
 
 
-def test_what_is_too_late_is_not_begun(small, local):
+def test_late_requests_are_not_computed(small, local):
     local.gate.clear()
     try:
         before = len(local.batches)
@@ -120,7 +120,7 @@ def test_what_is_too_late_is_not_begun(small, local):
         local.gate.set()
     assert ask(small)[0] == 200
     assert not any(b"late" in items for items, _ in local.batches)
-    assert len(local.batches) == before + 2  # neither was computed
+    assert len(local.batches) == before + 2  # no late request was computed
 
 
 JSON_BODIES = [
@@ -194,8 +194,7 @@ def test_malformed_json_and_binary_data_are_refused(small):
 
 
 def test_random_damage_is_refused_or_answered(small):
-    """Bytes changed, left out, doubled: each answer is one of the 4xx kind, or 200 where it is
-    still a request."""
+    """Replaces random bytes. An answer has status 4xx, or 200 if the request is still valid."""
     draw = random.Random(7)
     good = json.dumps(infer(["two dogs", "x"])).encode(), grpc_infer()
     codes, statuses = set(), set()
@@ -267,7 +266,7 @@ def test_a_large_body_is_refused_after_it_was_sent(small):
     assert status == 413 and b"A line may have" in answer
 
 
-def test_slow_clients_are_told(small):
+def test_slow_clients_get_status_408(small):
     assert raw(small, b"POST /li").startswith(b"HTTP/1.1 408")
     assert raw(small, HEAD + b"two").startswith(b"HTTP/1.1 408")
     infer_head = HEAD.replace(b"lines/en-de", b"v2/models/en-de/infer")
@@ -289,11 +288,11 @@ def test_slow_clients_are_told(small):
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000, b"431"),
     ],
 )
-def test_what_is_no_http_is_refused(small, data, status):
+def test_invalid_http_is_refused(small, data, status):
     assert raw(small, data).startswith(b"HTTP/1.1 " + status)
 
 
-def test_each_line_of_a_stream_comes_before_the_next_is_sent(small, expected):
+def test_each_line_of_a_stream_is_answered_before_the_next_is_sent(small, expected):
     with socket.create_connection(("127.0.0.1", small.port), timeout=10) as opened:
         chunked = b"\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         opened.sendall(b"PUT /lines/en-de HTTP/1.1" + chunked)
@@ -306,21 +305,21 @@ def test_each_line_of_a_stream_comes_before_the_next_is_sent(small, expected):
         assert opened.recv(1000) == b"0\r\n\r\n"
 
 
-def test_a_client_that_leaves_is_forgotten(small):
+def test_a_client_that_leaves_frees_its_request(small):
     with socket.create_connection(("127.0.0.1", small.port)) as opened:
         opened.sendall(HEAD + b"two")
         wait_for(lambda: small.metric("open_requests") == 1)
     wait_for(lambda: small.metric("open_requests") == 0)
 
 
-def test_a_failure_of_the_service_is_one_and_is_logged(small, local, caplog):
+def test_a_failure_of_the_service_has_status_500_and_is_logged(small, local, caplog):
     local.fails.append(RuntimeError("broken"))
     status, _, body = ask(small)
     assert status == 500 and b"its log says why" in body and b"broken" not in body
     assert "a request has failed" in caplog.text
 
 
-def test_what_was_taken_in_is_answered_before_the_end(folder, expected):
+def test_accepted_requests_are_answered_before_shutdown(folder, expected):
     local = local_service.Pool(folder)
     going = local_service.Running({"en-de": local})
     local.gate.clear()
@@ -338,7 +337,7 @@ def test_what_was_taken_in_is_answered_before_the_end(folder, expected):
     assert going.stop() is True
 
 
-def test_a_drain_has_an_end(folder):
+def test_a_drain_has_a_time_limit(folder):
     local = local_service.Pool(folder)
     going = local_service.Running({"en-de": local}, drain_seconds=0.2)
     local.gate.clear()
@@ -356,6 +355,6 @@ def test_limits_are_finite(name, value):
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 86400 * 30.0, 2**31 - 1])
-def test_a_service_has_any_deadline(folder, seconds):
+def test_a_service_takes_any_finite_deadline(folder, seconds):
     limits = Limits(deadline_seconds=seconds)
     assert local_service.Running({"en-de": local_service.Pool(folder)}, limits).stop()

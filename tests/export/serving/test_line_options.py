@@ -1,4 +1,4 @@
-"""Options that differ by line, and glossaries: every protocol gives what `Translator` gives."""
+"""Options by line, and glossaries: every protocol returns the texts of `Translator`."""
 
 import concurrent.futures
 import json
@@ -55,7 +55,7 @@ def test_http_takes_a_value_for_each_line(door, translator):
     )
 
 
-def test_grpc_takes_them_as_json(door, translator):
+def test_grpc_takes_options_by_line_as_json(door, translator):
     given = tritonclient.grpc.InferInput("text", [len(LINES)], "BYTES")
     given.set_data_from_numpy(np.array([line.encode() for line in LINES], object))
     with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{door.grpc_port}") as client:
@@ -113,11 +113,11 @@ def test_requests_with_values_by_line_share_batches(door, translator):
         ({"forbidden_words": ["x"]}, "en-de does not take forbidden_words"),
     ],
 )
-def test_what_does_not_fit_is_named(door, parameters, message):
+def test_errors_name_the_invalid_option(door, parameters, message):
     assert message in infer(door, **parameters)
 
 
-def test_lines_of_unknown_number_take_one_value(door):
+def test_the_lines_protocol_takes_one_value_for_all_lines(door):
     query = urllib.parse.urlencode({"terms": json.dumps(TERMS)})
     status, _, answer = door.request("POST", f"/lines/en-de?{query}", b"a man")
     assert status == 400 and b"one value for all lines" in answer

@@ -1,4 +1,4 @@
-"""The queue of a model: which lines share a batch, whose turn it is, and what is refused."""
+"""The queue of a model: its batches, their order, and refused lines."""
 
 import asyncio
 import types
@@ -10,7 +10,7 @@ from keras_transformer.export.serving.refusals import Busy, Late
 
 
 class Sender:
-    """Doubles numbers, once it is let; remembers the batches that it got."""
+    """Doubles numbers once `free` is set, and records its batches."""
 
     def __init__(self):
         self.batches, self.free = [], asyncio.Event()
@@ -24,12 +24,12 @@ class Sender:
         return types.SimpleNamespace(results=results, lengths=[1] * len(items))
 
     def items(self):
-        """The lines of each batch, sorted."""
+        """Returns the lines of each batch, sorted."""
         return [sorted(items) for items, _ in self.batches]
 
 
 def sizes(items):
-    """A number is as long as it is large; a text has one token."""
+    """Returns lengths: a number is its own length, and a text has one token."""
     return [item if isinstance(item, int) else 1 for item in items]
 
 
@@ -48,13 +48,13 @@ def queued(test, measure=sizes, **options):
 
 
 async def settled():
-    """Lets the event loop run all that is ready; nothing here waits for another thread."""
+    """Runs all tasks that are ready. No test here waits for another thread."""
     for _ in range(100):
         await asyncio.sleep(0)
 
 
 async def begun(queue, sender, *requests, options=None):
-    """Tasks of requests, of which the first is being computed while the others wait."""
+    """Returns tasks of requests: the first is being computed, and the others wait."""
     tasks = []
     for request in requests:
         tasks.append(asyncio.create_task(queue.submit(request, options)))
@@ -63,7 +63,7 @@ async def begun(queue, sender, *requests, options=None):
     return tasks
 
 
-def test_what_comes_while_a_batch_is_computed_is_the_next_batch():
+def test_lines_that_arrive_during_a_batch_form_the_next_batch():
     async def test(queue, sender):
         tasks = await begun(queue, sender, [1], [2, 3], [4])
         assert len(sender.batches) == 1 and queue.waiting == 3
@@ -76,7 +76,7 @@ def test_what_comes_while_a_batch_is_computed_is_the_next_batch():
     queued(test)
 
 
-def test_lines_of_similar_length_share_a_batch_whoever_asks():
+def test_lines_of_similar_length_share_a_batch_across_requests():
     async def test(queue, sender):
         tasks = await begun(queue, sender, [1], [50, 11], [52, 10], [12], [51])
         sender.free.set()
@@ -88,7 +88,7 @@ def test_lines_of_similar_length_share_a_batch_whoever_asks():
 
 
 def test_the_oldest_request_is_never_starved():
-    """A line that is like no other is in the next batch, whatever comes after it."""
+    """A line of unusual length is in the next batch, whatever comes after it."""
 
     async def test(queue, sender):
         tasks = await begun(queue, sender, [1], [99], *([10],) * 40)
@@ -99,7 +99,7 @@ def test_the_oldest_request_is_never_starved():
     queued(test, batch_tokens=100)
 
 
-def test_a_long_request_does_not_stand_before_short_ones():
+def test_a_long_request_does_not_delay_short_ones():
     async def test(queue, sender):
         tasks = await begun(queue, sender, [1], [20] * 24, [3], [4])
         sender.free.set()
@@ -111,12 +111,12 @@ def test_a_long_request_does_not_stand_before_short_ones():
     queued(test, batch_tokens=100)
 
 
-def test_batches_grow_with_what_waits_to_twice_the_tokens():
+def test_batches_grow_with_the_queue_up_to_twice_the_tokens():
     async def test(queue, sender):
         tasks = await begun(queue, sender, [1], *([10],) * 60)
         sender.free.set()
         await asyncio.gather(*tasks)
-        # A fifth of what waits, but no more than 200 tokens, and no less than 100.
+        # A fifth of the waiting tokens, between 100 and 200.
         assert [len(batch) for batch in sender.items()] == [1, 12, 10, 10, 10, 10, 8]
         tasks = [asyncio.create_task(queue.submit([10])) for _ in range(300)]
         await asyncio.gather(*tasks)
@@ -125,9 +125,9 @@ def test_batches_grow_with_what_waits_to_twice_the_tokens():
     queued(test, batch_tokens=100)
 
 
-def test_a_free_worker_gets_a_part_of_what_waits():
+def test_free_workers_share_the_waiting_lines():
     async def test(queue, sender):
-        await settled()  # both workers are there
+        await settled()  # both workers have started
         task = asyncio.create_task(queue.submit([5] * 9))
         await settled()
         assert sender.items() == [[5] * 5, [5] * 4]
@@ -137,18 +137,18 @@ def test_a_free_worker_gets_a_part_of_what_waits():
     queued(test, workers=2)
 
 
-def test_one_who_comes_to_an_idle_queue_does_not_wait():
+def test_a_request_to_an_idle_queue_does_not_wait():
     async def test(queue, sender):
         sender.free.set()
         for number in range(3):
             task = asyncio.create_task(queue.submit([number]))
             await settled()
-            assert task.done()  # without waiting for a clock
+            assert task.done()  # without a timer
 
     queued(test)
 
 
-def test_a_long_request_is_parted_and_put_together_in_order():
+def test_a_long_request_is_split_and_joined_in_order():
     async def test(queue, sender):
         sender.free.set()
         items = [7 * n % 23 for n in range(23)]
@@ -160,7 +160,7 @@ def test_a_long_request_is_parted_and_put_together_in_order():
     queued(test, batch_tokens=30)
 
 
-def test_options_are_kept_apart():
+def test_requests_with_different_options_do_not_share_a_batch():
     async def test(queue, sender):
         seven, eight = {"seed": 7}, {"seed": 8}
         tasks = await begun(queue, sender, [1], [2], options=seven)
@@ -174,7 +174,7 @@ def test_options_are_kept_apart():
     queued(test)
 
 
-def test_a_full_queue_refuses_and_late_requests_are_left_out():
+def test_a_full_queue_refuses_and_late_requests_are_dropped():
     async def test(queue, sender):
         loop = asyncio.get_running_loop()
         (first,) = await begun(queue, sender, [1])
@@ -191,13 +191,13 @@ def test_a_full_queue_refuses_and_late_requests_are_left_out():
     queued(test, most_waiting=3)
 
 
-def test_a_client_that_goes_takes_its_waiting_lines_along():
+def test_a_cancelled_request_removes_its_waiting_lines():
     async def test(queue, sender):
         first, gone = await begun(queue, sender, [1], [2, 2])
         gone.cancel()
         await asyncio.wait([gone])
         assert queue.waiting == 0
-        first.cancel()  # its batch goes on, and is thrown away
+        first.cancel()  # its batch is computed and discarded
         await asyncio.wait([first])
         sender.free.set()
         assert (await queue.submit([3])).results == [6]
@@ -206,7 +206,7 @@ def test_a_client_that_goes_takes_its_waiting_lines_along():
     queued(test)
 
 
-def test_of_a_long_request_only_the_next_lines_fill_the_queue():
+def test_a_long_request_queues_only_its_next_lines():
     async def test(queue, sender):
         tasks = await begun(queue, sender, [1], [2] * 1000)
         assert queue.waiting == NEXT_LINES
@@ -217,7 +217,7 @@ def test_of_a_long_request_only_the_next_lines_fill_the_queue():
     queued(test, most_waiting=NEXT_LINES + 1)
 
 
-def test_an_error_reaches_those_of_its_batch_and_no_other():
+def test_an_error_reaches_only_requests_of_its_batch():
     async def test(queue, sender):
         tasks = await begun(queue, sender, [50], ["bad"], [70, "bad"], [1], [70])
         sender.free.set()
@@ -229,7 +229,7 @@ def test_an_error_reaches_those_of_its_batch_and_no_other():
     queued(test, batch_tokens=100)
 
 
-def test_answers_that_are_too_few_are_an_error_and_the_queue_goes_on():
+def test_too_few_answers_are_an_error_and_the_queue_continues():
     async def test(queue, sender):
         sender.free.set()
         with pytest.raises(ValueError, match="shorter"):

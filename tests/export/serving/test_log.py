@@ -1,4 +1,4 @@
-"""The log: an output that is slow, full or closed changes no answer and loses no line unseen."""
+"""The request log: a slow or closed output changes no answer, and lost lines are counted."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_a_log_that_cannot_be_written_changes_no_answer(folder):
     running.stop()
 
 
-def test_a_log_that_is_not_read_stops_no_request(folder, monkeypatch):
+def test_a_blocked_log_stops_no_request(folder, monkeypatch):
     from keras_transformer.export.serving import request_log
 
     monkeypatch.setattr(request_log, "LOG_LINES", 5)
@@ -48,10 +48,10 @@ def test_a_log_that_is_not_read_stops_no_request(folder, monkeypatch):
     assert running.metric("log_dropped_total") >= 4
     output.go.set()
     running.stop()
-    assert 5 <= output.text.count("\n") <= 6  # what was taken in is written
+    assert 5 <= output.text.count("\n") <= 6  # accepted records are written
 
 
-def test_lines_that_come_together_are_written_together():
+def test_lines_that_arrive_together_are_written_together():
     from prometheus_client import CollectorRegistry, Counter
 
     from keras_transformer.export.serving.request_log import Log
@@ -88,7 +88,7 @@ metrics.close()
 """
 
 
-def test_a_standard_output_that_does_not_block_gets_whole_lines():
+def test_a_nonblocking_standard_output_gets_whole_lines():
     command = [sys.executable, "-c", WRITER]
     environment = {**os.environ, "KERAS_TRANSFORMER_SERVES": "1"}
     pipe = subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Pools of threads and of Ray's processes: batches, errors, deaths, hanging workers."""
+"""Pools of threads and of Ray replicas: batches, errors, lost replicas, hanging workers."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ def ray():
 
 @pytest.fixture(params=["local", pytest.param("ray", marks=(pytest.mark.slow, pytest.mark.full))])
 def using(request, monkeypatch, tmp_path):
-    """A function that runs an async function of a pool of four workers and its queue."""
+    """A function that runs an async function with a pool of four workers and its queue."""
     monkeypatch.setattr(pools, "Engine", faulty_engine.FaultyEngine)
     faulty_engine.HANGING.clear()
     if request.param == "ray":
@@ -54,7 +54,7 @@ def using(request, monkeypatch, tmp_path):
 
 
 def on_ray(test):
-    """Marks a test of what only replicas can do."""
+    """Marks a test that needs replicas."""
     test = pytest.mark.parametrize("using", ["ray"], indirect=True)(test)
     return pytest.mark.slow(pytest.mark.full(test))
 
@@ -82,7 +82,7 @@ def test_batches_are_computed_at_the_same_time(using):
         ("fail", Refusal, "its log says why"),
     ],
 )
-def test_errors_reach_the_client_and_the_worker_goes_on(using, line, kind, message):
+def test_errors_reach_the_client_and_the_worker_continues(using, line, kind, message):
     async def use(pool, queue):
         for _ in range(pool.workers):
             with pytest.raises(kind, match=message):
@@ -104,7 +104,7 @@ def test_a_request_that_the_model_refuses_fails_alone(using):
     assert [request.results for request in (first, *others)] == [["a 1"], ["b 1"], ["c 1"] * 9]
 
 
-def test_a_batch_that_hangs_holds_its_worker_and_no_other(using):
+def test_a_hanging_batch_occupies_only_its_worker(using):
     async def use(pool, queue):
         hanging = [asyncio.create_task(pool.run_batch(["hang"])) for _ in range(pool.workers - 1)]
         await asyncio.sleep(0.2)
@@ -117,7 +117,7 @@ def test_a_batch_that_hangs_holds_its_worker_and_no_other(using):
 
 
 @pytest.mark.parametrize("using", ["local"], indirect=True)
-def test_threads_that_all_hang_are_not_ready_until_one_goes_on(using):
+def test_a_pool_of_hanging_threads_is_not_ready_until_one_continues(using):
     async def use(pool, queue):
         hanging = [asyncio.create_task(pool.run_batch(["hang"])) for _ in range(pool.workers)]
         await asyncio.sleep(0.2)
@@ -144,7 +144,7 @@ def test_other_errors_of_a_replica_are_logged(using, caplog, line):
 
 
 @on_ray
-def test_a_replica_that_dies_is_replaced_and_no_request_notices(using):
+def test_a_replica_that_dies_is_replaced_and_no_request_fails(using):
     async def use(pool, queue):
         first = (await pool.run_batch(["a"])).replica
         slow = [asyncio.create_task(queue.submit(["sleep"], {"seed": seed})) for seed in range(4)]
@@ -152,7 +152,7 @@ def test_a_replica_that_dies_is_replaced_and_no_request_notices(using):
         os.kill(int(first), signal.SIGKILL)
         results = [(await request).results for request in slow]
         replicas = set()
-        while len(replicas - {first}) < 2:  # the other one, and then the new one
+        while len(replicas - {first}) < 2:  # the survivor, then the new replica
             await queue.submit(["a"])  # no request fails
             with contextlib.suppress(WorkerLost):
                 replicas.add((await pool.run_batch(["a"])).replica)
@@ -162,7 +162,7 @@ def test_a_replica_that_dies_is_replaced_and_no_request_notices(using):
 
 
 @on_ray
-def test_a_request_that_kills_replicas_fails_and_its_neighbours_are_answered(using):
+def test_a_request_that_kills_replicas_fails_and_others_are_answered(using):
     async def use(pool, queue):
         requests = (queue.submit(lines, {"seed": 1}) for lines in (["a", "b"], ["die", "c"], ["d"]))
         return await asyncio.gather(*requests, return_exceptions=True), pool.ready
@@ -187,7 +187,7 @@ def test_a_replica_that_is_stopped_counts_as_lost(using, monkeypatch):
 
 
 @on_ray
-def test_a_folder_that_cannot_be_opened_is_told_at_the_start(using, monkeypatch, tmp_path, ray):
+def test_a_folder_that_cannot_be_opened_is_an_error_at_the_start(using, monkeypatch, tmp_path, ray):
     class NoEngine(faulty_engine.FaultyEngine):
         def __init__(self, folder, **options):
             raise ValueError("no artefact")

@@ -1,4 +1,4 @@
-"""Requests that are refused: malformed ones, large heads, and pages of other origins."""
+"""Refused requests: malformed requests, large heads, and other origins."""
 
 import json
 
@@ -100,7 +100,7 @@ def test_grpc_gives_the_right_code_and_a_short_reason(small, fields, code):
         ),
     ],
 )
-def test_heads_of_requests(small, head, status):
+def test_heads_of_requests_get_the_right_status(small, head, status):
     assert raw(small, head.replace(b"\n", b"\r\n")).startswith(b"HTTP/1.1 " + status)
 
 

@@ -1,4 +1,4 @@
-"""The service as users start it, in one process and on Ray: start, faults, replacement, end."""
+"""The command of the service, in one process and on Ray: start, faults, reloading, shutdown."""
 
 import concurrent.futures
 import json
@@ -27,12 +27,12 @@ FRAMEWORKS = ("tensorflow", "keras", "jax", "torch", "ray")
 
 
 class Process:
-    """A service of one artefact in a process of its own.
+    """A service of one artefact in a separate process.
 
     Args:
-        folder: of the artefact.
-        aside: folder for what it writes.
-        arguments: of the command.
+        folder: folder of the artefact.
+        aside: folder for its output.
+        arguments: more arguments of the command.
         imports: bool, whether Python writes the imports to `errors`.
     """
 
@@ -61,13 +61,13 @@ class Process:
         return json.loads(self.get("/v2/models/en-de"))["versions"][0]
 
     def family(self):
-        """Process ids of the service and of all that it has started, each with its command."""
+        """Returns the process ids of the service and its descendants, with their commands."""
         parents, names = {}, {}
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
             try:
                 status = (folder / "stat").read_text().rpartition(")")[2].split()
                 names[int(folder.name)] = (folder / "cmdline").read_text()
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
             parents[int(folder.name)] = int(status[1])
         found = {self.process.pid}
@@ -79,7 +79,7 @@ class Process:
         return [pid for pid, name in self.family().items() if name.startswith("ray::Engine")]
 
     def listening(self):
-        """Addresses, in hexadecimal, at which its processes listen."""
+        """Returns the addresses, in hexadecimal, at which the service listens."""
         inodes, found = set(), set()
         for pid in self.family():
             for file in pathlib.Path(f"/proc/{pid}/fd").glob("*"):
@@ -101,7 +101,7 @@ class Process:
     ids=["one process", "Ray"],
 )
 def services(request, tokenizer, tmp_path_factory):
-    """A copy of an artefact that is replaced, and a function that starts a service of it."""
+    """The folder of an artefact, and a function that starts its service."""
     aside = tmp_path_factory.mktemp("service")
     folder, started = artefacts.write(aside / "out", tokenizer), []
 
@@ -117,7 +117,7 @@ def services(request, tokenizer, tmp_path_factory):
 
 @pytest.fixture
 def served(services):
-    """The artefact, and a service that runs: a new one if the test before ended it."""
+    """The folder and a running service: a new one if the previous test ended it."""
     folder, running = services
     return folder, running()
 
@@ -143,7 +143,7 @@ def test_the_default_service_is_one_small_process_without_frameworks(folder, tmp
 
 
 @linux
-def test_nothing_listens_beyond_this_machine_and_no_process_has_a_framework(served):
+def test_the_service_listens_on_this_machine_only_and_loads_no_tensorflow(served):
     service = served[1]
     found = service.listening()
     assert found <= {"0100007F", "0000000000000000FFFF00000100007F"} and found
@@ -151,7 +151,7 @@ def test_nothing_listens_beyond_this_machine_and_no_process_has_a_framework(serv
         assert "tensorflow" not in pathlib.Path(f"/proc/{pid}/maps").read_text()
 
 
-def test_a_replica_that_dies_loses_nothing_and_is_back(served):
+def test_a_replica_that_dies_loses_no_request_and_is_replaced(served):
     folder, service = served
     expected, stop, answers = Translator(folder).translate(LINES), threading.Event(), []
     before = service.replicas()
@@ -177,7 +177,7 @@ def test_a_replica_that_dies_loses_nothing_and_is_back(served):
     assert len(answers) > 10 and all(found == expected for found in answers)
 
 
-def test_an_artefact_that_is_replaced_is_loaded(served, tokenizer, tmp_path):
+def test_a_replaced_artefact_is_loaded(served, tokenizer, tmp_path):
     folder, service = served
     before = service.version()
     limits = {"source_length": 60, "target_length": None, "extra_length": 0}
@@ -189,13 +189,13 @@ def test_an_artefact_that_is_replaced_is_loaded(served, tokenizer, tmp_path):
         assert service.lines(LINES[:1]) == Translator(swapped).translate(LINES[:1])
         assert time.monotonic() < end
     assert now == Translator(swapped).manifest["checksum"][:12]
-    # A folder that is none changes nothing.
+    # A folder that is not an artefact changes nothing.
     (folder / "artefact.json").write_text("{}")
     time.sleep(2)
     assert service.lines(LINES) == Translator(swapped).translate(LINES)
 
 
-def test_sigterm_answers_what_was_taken_in(served):
+def test_sigterm_answers_accepted_requests(served):
     _, service = served
     lines = LINES * 400
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -221,8 +221,8 @@ __main__.run()
 """
 
 
-def test_a_batch_that_hangs_does_not_keep_the_process(folder, tmp_path):
-    """It ends after the drain, with status 1."""
+def test_a_hanging_batch_does_not_keep_the_process_alive(folder, tmp_path):
+    """The process ends after the drain, with status 1."""
     arguments = [str(folder), "--port", "0", "--grpc-port", "0", "--drain", "0.5"]
     command = [sys.executable, "-c", HANGING, *arguments]
     environment = {**os.environ, "KERAS_TRANSFORMER_SERVES": "1"}
@@ -262,7 +262,7 @@ def test_the_command_says_what_is_wrong(arguments, message, capsys):
 
 
 @pytest.mark.parametrize("option", ["--port", "--grpc-port"])
-def test_a_port_that_is_taken_is_told_before_ray_starts(folder, capsys, monkeypatch, option):
+def test_a_port_in_use_is_reported_before_ray_starts(folder, capsys, monkeypatch, option):
     monkeypatch.setattr(module, "running_ray", lambda address: pytest.fail("Ray starts"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -273,7 +273,7 @@ def test_a_port_that_is_taken_is_told_before_ray_starts(folder, capsys, monkeypa
 
 @pytest.mark.parametrize("option", ["--port", "--grpc-port"])
 @pytest.mark.parametrize("port", ["99999", "-1"])
-def test_a_number_that_is_no_port_is_told(folder, capsys, option, port):
+def test_an_invalid_port_is_reported(folder, capsys, option, port):
     assert command.main([str(folder), "--port", "0", option, port]) == 2
     assert "from 0 to 65535" in capsys.readouterr().err
 
@@ -294,7 +294,7 @@ def test_names_and_options_of_the_command():
 @pytest.mark.parametrize(
     "package, options, extra", [("ray", ["--replicas", "2"], "ray"), ("uvicorn", [], "service")]
 )
-def test_without_an_extra_the_command_names_it(
+def test_the_command_names_a_missing_extra(
     folder, capsys, monkeypatch, package, options, extra
 ):
     monkeypatch.setitem(sys.modules, package, None)

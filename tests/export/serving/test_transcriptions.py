@@ -1,4 +1,4 @@
-"""OpenAI's protocol for sound, with the package `openai`: formats, options, streams and errors."""
+"""OpenAI's transcriptions, with the package `openai`: formats, options, streams and errors."""
 
 import asyncio
 import io
@@ -33,12 +33,12 @@ SMALL = Limits(sound_bytes=2000, body_bytes=100, sound_seconds=60)
 
 
 class SoundPool:
-    """A pool of a speech model whose windows are known.
+    """A fake pool of a speech model, with known windows.
 
     Attributes:
-        calls: the sounds that came, with their options.
+        calls: the received sounds, with their options.
         gate: asyncio.Event; each window but the first waits for it.
-        emitted: number of windows that the client has waited for.
+        emitted: number of emitted windows.
     """
 
     workers, batch_tokens, ready = 1, 512, True
@@ -161,7 +161,7 @@ def test_a_stream_gives_each_window_as_soon_as_it_is_decoded(client, pool, runni
     assert (last.type, last.text) == ("transcript.text.done", "No matter. Try again.")
 
 
-def test_the_work_ends_when_the_client_leaves(client, pool, running):
+def test_decoding_stops_when_the_client_leaves(client, pool, running):
     pool.gate.clear()
     before = pool.emitted
     stream = client.audio.transcriptions.create(**sound(), stream=True)
@@ -235,7 +235,7 @@ def test_random_damage_is_refused_or_answered(running):
         assert ask(running, PATH, bytes(damaged), {"Content-Type": TYPE})[0] in (200, 400, 404)
 
 
-def test_forms_have_few_fields():
+def test_the_number_of_form_fields_is_limited():
     assert read_form(TYPE, PART + FILE + b"--x--\r\n") == (
         {"model": ["whisper"]},
         {"file": b"sound"},
@@ -244,7 +244,7 @@ def test_forms_have_few_fields():
         read_form(TYPE, PART * (FORM_FIELDS + 1) + b"--x--\r\n")
 
 
-def test_only_sound_may_be_larger_than_other_requests(running):
+def test_only_sound_may_exceed_the_limit_of_bodies(running):
     body = json.dumps({"model": "en-de", "prompt": "a" * 200}).encode()
     assert ask(running, "/v1/completions", body)[0] == 413
     head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n".encode()
@@ -256,11 +256,11 @@ def test_replicas_refuse_sound():
         asyncio.run(RayPool.run_stream(None, b"sound", {}, bool))
 
 
-# A model
+# With a model
 
 
 @pytest.mark.full
-def test_a_model_writes_what_its_transcriber_writes(tmp_path):
+def test_the_service_returns_the_segments_of_transcriber(tmp_path):
     from helpers import whisper_folder
 
     random, path = np.random.default_rng(0), tmp_path / "a.wav"
