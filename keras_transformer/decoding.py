@@ -66,6 +66,8 @@ class SearchModel(Protocol):
             starts with the begin token.
         max_length: int, the number of positions of the model. Without it, or if it is `None`, there
             is no limit.
+        max_source_length: int, the number of positions of the encoder. Without it, or if it is
+            `None`, there is no limit.
         source_inputs: dict from name to the `keras.KerasTensor` that the encoder reads. Without it,
             or if it is `None`, the model reads token ids.
     """
@@ -179,6 +181,11 @@ class CachedDecoding:
     def recurrent(self) -> bool:
         """Whether the decoder's blocks keep a state instead of keys and values."""
         return self.decoder_stack.blocks[0].recurrent
+
+    @property
+    def max_source_length(self) -> int | None:
+        """Number of positions of the encoder; `None` if it has no limit or is the caller's."""
+        return None if self.encoder_stack is None else self.max_length
 
     @property
     def source_inputs(self) -> dict[str, keras.KerasTensor] | None:

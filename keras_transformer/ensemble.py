@@ -4,7 +4,7 @@ Shapes: B batch, W hypotheses, T target length, V vocabulary.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -76,8 +76,8 @@ class Ensemble(DistributedModel):
         average = MeanProbabilities(models, name="members")
         super().__init__(inputs=inputs, outputs=average(inputs), **kwargs)
         self.models: list[CachedDecoding] = models
-        lengths = [model.max_length for model in models if model.max_length is not None]
-        self.max_length: int | None = min(lengths, default=None)
+        self.max_length: int | None = _least(model.max_length for model in models)
+        self.max_source_length: int | None = _least(model.max_source_length for model in models)
 
     @property
     def vocab_size(self) -> int:
@@ -157,6 +157,11 @@ def log_mean_probabilities(logits: Sequence[Tensor]) -> Tensor:
 
 def _joined(caches: Sequence[Cache]) -> Cache:
     return Cache(*(tuple(parts) for parts in zip(*caches, strict=True)))
+
+
+def _least(limits: Iterable[int | None]) -> int | None:
+    """Returns the smallest limit, or `None` if there is none."""
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _check_members(models: Sequence[Any]) -> None:

@@ -89,6 +89,8 @@ def read_inputs(
     if unknown := sorted(set(options) - set(known)):
         raise TypeError(f"This search has no {', '.join(unknown)}. It has {', '.join(known)}.")
     source = _source_tensors(source, source_specs(model))
+    if SOURCE_IDS in source:
+        _check_positions(model, source[SOURCE_IDS].shape[1])
     inputs = {name: option_tensor(name, value, known[name]) for name, value in options.items()}
     first, *others = {**source, **inputs}.items()
     size = first[1].shape[0]
@@ -100,6 +102,16 @@ def read_inputs(
                 f"{first[0]} has {first[1].shape}."
             )
     return {"source": source, **inputs}
+
+
+def _check_positions(model: SearchModel, length: int | None) -> None:
+    """Raises `ValueError` if the ids of a source are more than the positions of the encoder."""
+    longest = getattr(model, "max_source_length", None)
+    if None not in (length, longest) and length > longest:
+        raise ValueError(
+            f"{SOURCE_IDS} has {length} tokens a row, but the encoder has positions for {longest}. "
+            "Cut or split the source, or build the model with more positions."
+        )
 
 
 def option_tensor(name: str, value: Any, default: Array) -> Tensor:

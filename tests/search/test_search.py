@@ -312,6 +312,16 @@ def test_limits_keep_within_the_models_positions():
     np.testing.assert_array_equal(np.count_nonzero(ids, axis=2), [[3, 3], [5, 5]])
 
 
+def test_sources_longer_than_the_encoders_positions_are_refused():
+    sizes = {"num_layers": 1, "d_model": 6, "num_heads": 2, "d_ff": 7}
+    positions = kt.LearnedPositionEncoding(max_length=5)
+    models = [kt.Transformer(11, **sizes, positions=positions) for _ in range(2)]
+    for model in (models[0], kt.Ensemble(models)):
+        assert GreedySearch()(model, np.full((1, 5), 7), 2).ids.shape[0] == 1
+        with pytest.raises(ValueError, match="6 tokens a row, but the encoder has positions for 5"):
+            GreedySearch()(model, np.full((1, 6), 7), 2)
+
+
 @some_searches
 def test_prompts_without_room_have_no_hypothesis(search):
     prompts = np.array([[5, 6, 7, 8, 9], [5, 0, 0, 0, 0]], "int32")
