@@ -1,14 +1,14 @@
-"""Settings that every test shares: backend, threads, seeds, tiers, data sets, time limits.
+"""Settings that all tests share: backend, threads, seeds, tiers, data sets.
 
-`python -m pytest` runs the quick tests, `python -m pytest --full` all of them. A file that is named
-on the command line runs whole.
+`python -m pytest` runs the quick tests, `python -m pytest --full` all of them. A file named on the
+command line runs all its tests.
 
 Environment variables:
     KERAS_BACKEND: Keras' backend. Defaults to tensorflow.
-    KERAS_TRANSFORMER_DATA: folder of the data sets. Tests that need one ask for it by the fixture
-        `data_set` and are skipped where it is missing.
+    KERAS_TRANSFORMER_DATA: folder of the data sets. The fixture `data_set` skips a test if its data
+        set is missing.
     KT_TEST_OPTIMIZE: if set, TensorFlow optimizes graphs and uses four threads, as in users'
-        programs. The tests otherwise skip the optimization, which takes longer than it saves.
+        programs. Otherwise tests skip the optimization, which costs more time than it saves.
 """
 
 import gc
@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 
-# Before any framework is imported: one thread is fastest at these sizes, and the log is readable.
+# Set before any framework is imported. One thread is fastest at these sizes.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(name, "4" if "KT_TEST_OPTIMIZE" in os.environ else "1")
@@ -31,8 +31,8 @@ from helpers import processes, shared  # noqa: E402
 
 DATA_VARIABLE = "KERAS_TRANSFORMER_DATA"
 DATA_SET_SKIP = "data set "
-SHORT = pathlib.Path(__file__).parent / "data"  # many files, each of little time
-CASES = pytest.StashKey[tuple[int, int]]()  # how many cases run, of how many
+SHORT = pathlib.Path(__file__).parent / "data"  # many short files
+CASES = pytest.StashKey[tuple[int, int]]()  # number of selected cases, and of all cases
 
 # Every run draws the same examples, so that a failure can be repeated. The option
 # `--hypothesis-profile=search` draws new ones.
@@ -45,7 +45,7 @@ for name, examples, derandomize in (
         name, max_examples=examples, derandomize=derandomize, deadline=None
     )
 
-# A shell that starts tests in the background ignores SIGINT, and every process they start would.
+# A shell that runs tests in the background ignores SIGINT, and child processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -55,7 +55,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    gc.set_threshold(100_000, 50, 100)  # graphs are many small objects: a seventh of the time
+    gc.set_threshold(100_000, 50, 100)  # collecting graphs' objects took a seventh of the time
     if not hasattr(config, "workerinput"):  # pytest-xdist hands the options to its workers
         paths = (pathlib.Path(argument.partition("::")[0]) for argument in config.args)
         config.option.full |= any(path.is_file() for path in paths)
@@ -65,9 +65,9 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
-    """Three workers for two cores, since tests wait for processes, where memory has room for them.
+    """Returns three workers per two cores if memory allows, because tests wait for processes.
 
-    22 minutes became 17. A worker grows to 5 GB; without that room it is as pytest-xdist decides.
+    22 minutes became 17. A worker grows to 5 GB. Without that room, pytest-xdist decides.
     """
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ or not hasattr(os, "sched_getaffinity"):
         return None
@@ -79,7 +79,7 @@ def pytest_xdist_auto_num_workers():
 
 @pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config, items):
-    """Leave out what only `--full` runs. Files with slow tests first, many short files last."""
+    """Drops tests that only `--full` runs. Files with slow tests run first, short files last."""
     found, left_out = len(items), []
     if not config.option.full:
         left_out = [item for item in items if item.get_closest_marker("full")]
@@ -94,14 +94,14 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error):
-    """Workers of pytest-xdist all collect the same."""
+    """Copies the counts of a worker. All workers collect the same tests."""
     if cases := getattr(node, "workeroutput", {}).get("cases"):
         node.config.stash[CASES] = cases
 
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_folder(tmp_path_factory):
-    """Where `helpers.shared` keeps files for all workers of a run."""
+    """Sets the folder where `helpers.shared` keeps files for all workers of a run."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
@@ -110,14 +110,14 @@ def shared_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def garbage_of_one_file():
-    """Leave what imports and earlier files made out of garbage collections; Keras starts many."""
+    """Excludes objects of imports and earlier files from garbage collections. Keras starts many."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def garbage_of_one_test():
-    """Leave the graphs and models of a long test out of later garbage collections."""
+    """Excludes graphs and models of a long test from later garbage collections."""
     start = time.perf_counter()
     yield
     if time.perf_counter() - start > 1:
@@ -127,9 +127,9 @@ def garbage_of_one_test():
 
 @pytest.fixture(autouse=True)
 def seeded():
-    """Every test draws the same numbers, alone or in company."""
+    """Seeds each test, so that it draws the same numbers alone or with others."""
     keras = sys.modules.get("keras")
-    if keras is None:  # no file that was collected imports it
+    if keras is None:  # no collected file imports it
         return
     keras.utils.set_random_seed(20170612)
     if keras.backend.backend() == "tensorflow" and "KT_TEST_OPTIMIZE" not in os.environ:
@@ -138,7 +138,7 @@ def seeded():
 
 @pytest.fixture(scope="session")
 def data_set():
-    """A function from a data set's name to its folder or file; skips where it is missing."""
+    """A function that returns the path of a data set, or skips if it is missing."""
 
     def find(name):
         folder = os.environ.get(DATA_VARIABLE)
@@ -154,14 +154,14 @@ def data_set():
 
 @pytest.fixture(scope="module")
 def forked_proofs():
-    """SavedModels are proven in processes that need not import TensorFlow first."""
+    """Proves SavedModels in processes that need not import TensorFlow first."""
     with processes.forked_proofs():
         yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter, config):
-    """Say last which data sets were missing, and how many of all cases ran."""
+    """Reports missing data sets and the number of selected cases."""
     result = yield
     missing = {}
     for report in terminalreporter.stats.get("skipped", []):
@@ -169,12 +169,12 @@ def pytest_terminal_summary(terminalreporter, config):
         reason = reason.removeprefix("Skipped: ")
         if reason.startswith(DATA_SET_SKIP) or DATA_VARIABLE in reason:
             missing.setdefault(reason, []).append(report.nodeid)
-    terminalreporter.section("data sets skipped for want of files")
+    terminalreporter.section("missing data sets")
     for reason, tests in sorted(missing.items()):
         terminalreporter.write_line(f"{reason} ({len(tests)} skipped, first {tests[0]})")
     if not missing:
         terminalreporter.write_line("none")
     ran, found = config.stash.get(CASES, (0, 0))
     hint = "" if ran == found else "; `python -m pytest --full` runs all"
-    terminalreporter.write_line(f"{ran:,} of {found:,} cases were chosen{hint}")
+    terminalreporter.write_line(f"{ran:,} of {found:,} cases were selected{hint}")
     return result

@@ -1,4 +1,4 @@
-"""Files and folders that are written aside: whole or not there, whatever happens meanwhile."""
+"""`whole_file` and `whole_folder`: a target is complete or absent, whatever happens."""
 
 import ctypes
 import os
@@ -101,7 +101,7 @@ with whole_folder(sys.argv[1]) as aside:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux swaps two folders in one step")
-def test_folder_is_there_at_every_moment_of_its_replacement(tmp_path):
+def test_folder_exists_at_every_moment_of_its_replacement(tmp_path):
     write(tmp_path / "out", "earlier")
     command = [sys.executable, "-c", WITHOUT_FRAMEWORKS + KILLED_AFTER_A_RENAME, tmp_path / "out"]
     subprocess.run(command, timeout=60)
@@ -136,13 +136,13 @@ def test_folder_that_is_not_writable_is_an_error_before_the_work(path, monkeypat
     def refuse(path, *arguments, **named):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(os, "mkdir", refuse)  # root may write anywhere, so permissions show nothing
+    monkeypatch.setattr(os, "mkdir", refuse)  # root ignores permissions
     with pytest.raises(PermissionError), aside_of(path):
         pytest.fail("the block began")
     assert names(path.parent) == []
 
 
-def test_file_needs_its_folder_and_a_folder_makes_its_own(tmp_path):
+def test_file_needs_an_existing_parent_and_a_folder_makes_its_own(tmp_path):
     with pytest.raises(FileNotFoundError), whole_file(tmp_path / "no" / "a.txt"):
         pytest.fail("the block began")
     write(tmp_path / "no" / "such" / "folder", "new")
@@ -188,7 +188,7 @@ def test_block_that_wrote_no_file_is_an_error(tmp_path):
     assert content(tmp_path / "a.txt") == "earlier"
 
 
-def test_what_is_written_may_be_read_by_those_who_might_read_any_new_file(path):
+def test_new_files_and_folders_have_default_permissions(path):
     before = os.umask(0o022)
     try:
         write(path, "new")

@@ -1,4 +1,4 @@
-"""The benchmarks' scripts: what they import is there, each explains itself, names are their own."""
+"""The benchmark scripts: their imports exist, and each has a docstring and one subject."""
 
 import ast
 import importlib.util
@@ -32,7 +32,7 @@ COMMANDS = {
 
 
 def imports(nodes):
-    """(module, name or None) of each import among some nodes."""
+    """Yields (module, name or None) of each import among some nodes."""
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
             yield from ((node.module, alias.name) for alias in node.names)
@@ -41,7 +41,7 @@ def imports(nodes):
 
 
 def defined(name):
-    """Names at the top level of a script."""
+    """Returns the names at the top level of a script."""
     body = TREES[name].body
     found = {imported for _, imported in imports(body)}
     for node in body:
@@ -52,11 +52,11 @@ def defined(name):
     return found
 
 
-def test_the_commands_are_there():
+def test_documented_commands_exist():
     assert COMMANDS <= SCRIPTS.keys()
 
 
-def test_what_scripts_import_from_the_package_is_there():
+def test_names_that_scripts_import_from_the_package_exist():
     pytest.importorskip("tensorflow")
     missing = []
     for name, tree in TREES.items():
@@ -69,7 +69,7 @@ def test_what_scripts_import_from_the_package_is_there():
     assert missing == []
 
 
-def test_what_scripts_use_of_their_neighbours_is_there():
+def test_names_that_scripts_use_of_each_other_exist():
     missing = []
     for name, tree in TREES.items():
         imported = set(imports(ast.walk(tree)))
@@ -84,14 +84,14 @@ def test_what_scripts_use_of_their_neighbours_is_there():
     assert missing == []
 
 
-def test_every_script_explains_itself_and_has_one_subject():
+def test_every_script_has_a_docstring_and_at_most_280_lines():
     assert [name for name, tree in TREES.items() if not ast.get_docstring(tree)] == []
     lines = {name: len(path.read_text("utf-8").splitlines()) for name, path in SCRIPTS.items()}
     assert [name for name, count in lines.items() if count > 280] == []
 
 
 @pytest.mark.full
-def test_the_tables_of_the_pages_are_those_of_the_committed_figures():
+def test_tables_of_the_pages_match_the_committed_figures():
     # A separate process, because a module of the tests has the name of a benchmark.
     command = [sys.executable, str(SCRIPTS["tables"]), "--check"]
     done = subprocess.run(command, capture_output=True, text=True)

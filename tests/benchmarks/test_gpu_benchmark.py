@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py on the CPU, and what figures of it and of benchmarks/training.py rest on."""
+"""`benchmarks/gpu.py` on the CPU, and the counts behind figures of `benchmarks/training.py`."""
 
 import importlib.util
 import json
@@ -65,20 +65,20 @@ def test_serving_ran_on_the_provider_and_the_engines_agree(report):
         assert row["agreement"] == (1.0 if row["rival"] else None)
 
 
-def test_the_report_says_with_what_it_was_made(report):
+def test_the_report_names_versions_date_and_device(report):
     assert report["versions"]["onnxruntime"] and report["date"] and report["device"]
     assert report["machine"]["threads"] == 1
 
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    """A function from a benchmark's name to its module; skips where it lacks a package."""
+    """A function that imports a benchmark by name, or skips if a package is missing."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return pytest.importorskip
 
 
 def test_training_counts_the_operations_of_every_product(benchmark):
-    """By hand: one block on either side, D 2, F 3, V 5, one row of 7 tokens."""
+    """Counts by hand: one block on either side, D 2, F 3, V 5, one row of 7 tokens."""
     training = benchmark("training")
     size = dict(num_layers=1, d_model=2, num_heads=1, d_ff=3)
     projections = 3 * 4 * 7 * 2 * 2  # three attentions of four products (7, 2) (2, 2)
@@ -89,7 +89,7 @@ def test_training_counts_the_operations_of_every_product(benchmark):
     assert training.step_flops(size, 5, batch=1, length=7) == 3 * 2 * multiplications
 
 
-@pytest.mark.filterwarnings("ignore")  # KerasHub's imports are not ours to mend
+@pytest.mark.filterwarnings("ignore")  # of KerasHub's imports
 def test_the_compared_models_have_the_same_parameters(benchmark):
     import keras
 
@@ -104,7 +104,7 @@ def test_the_compared_models_have_the_same_parameters(benchmark):
         ids = np.array([[5, 7, 3, 0]])
         assert model({"source_ids": ids, "target_ids": ids}).shape == (1, 4, 23)
         assert model.count_params() == ours
-    torch = pytest.importorskip("torch", reason="PyTorch, which is compared with, is missing")
+    torch = pytest.importorskip("torch", reason="the comparison needs PyTorch")
     model = benchmark("training_torch").torch_model(23, 4, **size)
     assert sum(weight.numel() for weight in model.parameters()) == ours
     ids = torch.tensor([[5, 7, 3, 0]])

@@ -1,4 +1,4 @@
-"""The table of kinds of task: some rows in full, and what each row is made of."""
+"""The table of task kinds: some rows in full, and the cases of each row."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ import kinds_rows  # noqa: E402
 pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 ROWS = kinds.all_rows()
-# What must be there, as words of the rows' names.
+# Words that the names of the rows must contain.
 KINDS = (
     "classes",
     "tags",
@@ -62,7 +62,7 @@ def test_cases_have_several_sizes_and_padding_on_either_side(name):
         ("pictures to class", ("int8",)),
     ],
 )
-def test_a_row_holds(name, columns):
+def test_a_row_passes_its_checks(name, columns):
     report = kinds.measure(ROWS[name], quick=True, columns=columns)
     assert list(report["columns"]) == list(columns)
     assert [found for found in report["columns"].values() if "fails" in found] == []
@@ -75,7 +75,7 @@ def test_a_wrong_answer_fails():
         kind.check(".keras")
 
 
-def test_what_fails_is_listed_with_its_reason():
+def test_failures_are_listed_with_their_reason():
     def broken():
         raise ValueError("no such\nthing")
 

@@ -1,4 +1,4 @@
-"""The script of the page on coming from another library prints the outputs that the page shows."""
+"""The code of `docs/coming_from.md` prints the outputs that the page shows."""
 
 import pathlib
 import re

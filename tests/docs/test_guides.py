@@ -22,7 +22,7 @@ MODEL = {"num_layers=4, d_model=128, num_heads=4, d_ff=256": SMALL_MODEL, "epoch
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """What the guides say an earlier guide has left: model, tokenizer, artefacts."""
+    """A folder with the files of earlier guides: model, tokenizer, artefacts."""
     folder = tmp_path_factory.mktemp("saved")
     model, tokenizer = exports.tiny(num_layers=1), exports.tokenizer()
     model.save(folder / "model.keras")
@@ -33,13 +33,13 @@ def saved(tmp_path_factory):
 
 
 class Guide(NamedTuple):
-    """How a guide runs in seconds, and files that it leaves.
+    """Settings that run a guide in seconds, and the files that it writes.
 
     Args:
-        leaves: paths of files in the folder that it runs in.
+        leaves: paths of files that the guide writes.
         smaller: dict from text of the page to its replacement.
-        starts_from: files that an earlier guide has left.
-        serves: whether no framework can be imported.
+        starts_from: files of earlier guides.
+        serves: bool, whether importing a framework fails.
     """
 
     leaves: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ GUIDES = {
 
 @pytest.fixture
 def run(tmp_path, request):
-    """Runs a guide in a folder that holds what it starts from, and returns that folder."""
+    """A function that runs a guide in a folder with its files, and returns the folder."""
 
     def run_guide(name, **smaller):
         guide = GUIDES[name]
@@ -177,7 +177,7 @@ def test_an_empty_line_has_no_vector(run):
 
 def test_every_guide_is_run():
     pages = {path.stem for path in FOLDER.glob("*.md")} - {"index"}
-    assert pages - {"whisper"} <= GUIDES.keys()  # which needs the weights of Whisper
+    assert pages - {"whisper"} <= GUIDES.keys()  # needs the weights of Whisper
 
 
 def test_a_page_becomes_a_script():

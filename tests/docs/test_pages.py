@@ -1,4 +1,4 @@
-"""What the pages say of names, paths and numbers is so."""
+"""The names, paths and numbers on the pages are correct."""
 
 import pathlib
 import re
@@ -23,7 +23,7 @@ def read(name):
 
 
 def public_names():
-    """Every public name of the project, as the reference writes it."""
+    """Yields every public name of the project, as the reference writes it."""
     top, parts = "keras_transformer", {"training", "importers"}
     for module, prefix in (
         (kt, top),
@@ -52,9 +52,8 @@ def test_the_reference_has_every_public_name_once_and_no_other():
 
 
 def paths_of(page):
-    """What looks like a path of the project, without what a row calls new."""
-    lines = [line for line in read(page).splitlines() if "a new folder" not in line]
-    found = re.findall(r"`((?:[\w.]+/)+[\w.]*|\w+\.toml)`", "\n".join(lines))
+    """Returns the paths on a page."""
+    found = re.findall(r"`((?:[\w.]+/)+[\w.]*|\w+\.toml)`", read(page))
     return [path for path in found if "." not in path.split("/")[0] or path.endswith(".toml")]
 
 
@@ -62,11 +61,6 @@ def paths_of(page):
 def test_paths_of_a_page_exist(page):
     paths = paths_of(page)
     assert paths and [path for path in paths if not (ROOT / path).exists()] == []
-
-
-def test_folders_that_the_architecture_page_calls_new_are_not_there_yet():
-    new = re.findall(r"`([\w/]+/)`, a new folder", read("architecture.md"))
-    assert [path for path in new if (ROOT / path).exists()] == []
 
 
 def test_folders_of_the_picture_exist():
@@ -85,7 +79,7 @@ def test_ci_builds_the_documentation_with_warnings_as_errors():
 
 
 def fact(subject):
-    """The right side of a row of "What else a mapping needs"."""
+    """Returns the right side of a row of "What else a mapping needs"."""
     (row,) = re.findall(rf"^\| {re.escape(subject)} \| (.+) \|$", read("weights.md"), re.MULTILINE)
     return row
 
@@ -167,7 +161,7 @@ def test_special_ids_are_as_the_contract_says():
     assert f"id {special_ids.PAD_ID} is padding" in fact("masks")
 
 
-def test_marks_and_the_shift_of_labels_are_as_the_contract_says():
+def test_special_tokens_and_the_shift_of_labels_are_as_the_contract_says():
     assert fact("source") == "tokens, then the end token; no begin token"
     tokenizer = kt.Tokenizer.train(["a cat", "eine Katze"], 300, hard_vocab_limit=False)
     inputs, labels = next(iter(kt.translation_batches(["a cat"], ["eine Katze"], tokenizer)))

@@ -1,4 +1,4 @@
-"""The code of task pages runs in the folder `examples`, from top to bottom, on little data."""
+"""The code of every task page runs from top to bottom, on little data."""
 
 import pathlib
 
@@ -7,7 +7,7 @@ from helpers import guides
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
 ROOT = pathlib.Path(__file__).parents[2]
-# What each page says, and what makes it run in seconds.
+# Replacements that make each page run in seconds.
 SMALLER = {
     "answer": {
         "calendar_questions(10000)": "calendar_questions(20, limit=40)",

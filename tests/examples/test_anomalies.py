@@ -1,4 +1,4 @@
-"""Series with anomalies, the scores of detectors, and their picture."""
+"""Sets of anomalies, scores of detectors, and their plot."""
 
 import types
 
@@ -9,7 +9,7 @@ from support.scores.anomalies import anomaly_scores, moving_mean, moving_z_score
 from support.sets import anomalies
 
 
-def test_the_area_is_the_share_of_pairs_in_the_right_order():
+def test_roc_auc_is_the_share_of_pairs_in_the_right_order():
     draw = np.random.default_rng(7)
     scores, labels = draw.integers(0, 5, 61).astype(float), draw.random(61) < 0.3
     pairs = np.sign(scores[labels][:, None] - scores[~labels])
@@ -24,7 +24,7 @@ def test_the_area_is_the_share_of_pairs_in_the_right_order():
     assert anomaly_scores(np.zeros(61), labels)["roc auc"] == 0.5
 
 
-def test_scores_that_say_nothing_are_refused():
+def test_invalid_scores_and_labels_are_refused():
     for scores, labels in (([1, 2], [True]), ([1, np.nan], [True, False])):
         with pytest.raises(ValueError, match="a finite score and a label"):
             anomaly_scores(scores, labels)
@@ -56,7 +56,7 @@ def test_made_waves_are_standardised_and_the_same_in_every_call():
         anomalies.made_anomalies(10)
 
 
-def test_sets_of_aeon_are_standardised_by_the_series_to_train_on(monkeypatch):
+def test_sets_of_aeon_are_standardised_by_the_training_series(monkeypatch):
     train, test = (np.array([1.0, 3]), np.zeros(2)), (np.array([2.0, 5, 3]), np.array([0, 1, 0]))
     loaders = {
         "load_ecg_diff_count_3": lambda kind: (*test, *(train if kind[1] == "e" else test)),
@@ -81,5 +81,5 @@ def test_anomalies_are_shaded_in_every_panel():
     for axes in figure.axes:
         places = [(patch.get_x(), patch.get_width()) for patch in axes.patches]
         assert places == [(-0.5, 1), (2.5, 2)]
-    with pytest.raises(ValueError, match="one length.*5, 4, 5"):
+    with pytest.raises(ValueError, match="equally long.*5, 4, 5"):
         plot_anomalies(np.zeros((5, 2)), labels[1:], {"a": range(5)})

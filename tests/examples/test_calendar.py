@@ -1,4 +1,4 @@
-"""Made questions about made calendars: answers are what is asked for; two names tell them."""
+"""Questions and summaries of synthetic calendars."""
 
 import re
 
@@ -25,7 +25,7 @@ def sentences(passage):
 
 
 def in_words(question):
-    """A question with its day or time as passages write them."""
+    """Returns a question with days and times as in passages."""
 
     def words(match):
         number, month = map(int, match.groups())
@@ -37,7 +37,7 @@ def in_words(question):
 
 
 def named(question):
-    """The people, places and days that a question names."""
+    """Returns the people, places and days of a question."""
     names = [name for name in (*PEOPLE, *PLACES) if re.search(rf"\b{name}\b", question)]
     return names + re.findall(r"the \w+ of \w+", question)
 
@@ -49,7 +49,7 @@ def test_sets_have_their_sizes_and_no_passage_in_common(sets):
     assert len(set.union(*passages)) == 530
 
 
-def test_it_takes_two_names_to_tell_the_sentence_or_an_activity_or_a_time(sets):
+def test_two_names_or_an_activity_or_a_time_identify_the_sentence(sets):
     counts = []
     for question, passage, (begin, _) in zip(*sets[2][:3], strict=True):
         names = named(in_words(question))
@@ -67,7 +67,7 @@ def test_it_takes_two_names_to_tell_the_sentence_or_an_activity_or_a_time(sets):
     assert counts.count(2) / len(counts) == pytest.approx(9 / 15, abs=0.05)
 
 
-def test_answers_are_whole_words_of_the_kind_that_is_asked_for(sets):
+def test_answers_are_whole_words_of_the_requested_kind(sets):
     test = sets[2]
     kinds = {
         "Who": PEOPLE,
@@ -89,26 +89,26 @@ def test_answers_are_whole_words_of_the_kind_that_is_asked_for(sets):
     assert seen == kinds.keys()
 
 
-def test_the_same_are_drawn_each_time_whatever_is_trained_on():
+def test_sets_do_not_depend_on_the_number_of_training_passages():
     few, many = calendar_questions(1), calendar_questions(3, limit=5)
     assert few[2].questions[:5] == many[2].questions
     assert few[0].questions == many[0].questions[:4]
     assert [len(part) for part in many[1]] == [5, 5, 5, 5]
 
 
-def test_looking_up_words_finds_half(sets):
+def test_the_word_overlap_baseline_answers_about_half(sets):
     test = sets[2]
     pairs = zip(word_overlap_answers(test), test.answers, strict=True)
     share = sum(a == b for a, b in pairs) / len(test.answers)
     assert 0.4 < share < 0.7
 
 
-def test_there_must_be_a_passage():
+def test_zero_passages_are_refused():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         calendar_questions(0)
 
 
-def test_summaries_tell_who_is_where():
+def test_summaries_list_the_places_of_each_person():
     sets = calendar_summaries(5)
     assert [len(some[0]) for some in (sets.train, sets.valid, sets.tests["test"])] == [5, 250, 250]
     for passage, summary in zip(*sets.tests["test"], strict=True):

@@ -1,4 +1,4 @@
-"""Chorales: sets, tokens, windows, MIDI files, piano rolls; the constraint of the script."""
+"""Chorales: sets, tokens, windows, MIDI files, piano rolls, and the constraint of the script."""
 
 import gzip
 import json
@@ -24,7 +24,7 @@ def write_set(folder, sets):
     return folder
 
 
-def test_bachs_file_is_read_and_other_forms_are_refused(tmp_path):
+def test_bachs_file_is_read_and_malformed_files_are_refused(tmp_path):
     one = CHORALE.tolist()
     sets = chorales.read_chorales(
         write_set(tmp_path, {"train": [one, one], "valid": [one], "test": [one]}), limit=1
@@ -59,14 +59,14 @@ def test_tokens_are_a_kind_and_a_note():
         to_ids(CHORALE + 20)
 
 
-def test_a_chorale_moves_within_the_ranges_of_the_voices():
+def test_chorales_are_transposed_within_the_ranges_of_the_voices():
     moved = chorales.transpose(CHORALE, 2)
     assert (moved == SILENCE).sum() == (CHORALE == SILENCE).sum()
     assert moved.max() == 76
     assert chorales.transpositions(CHORALE, [71, 60, 50, 40], [76, 80, 70, 60]) == range(-1, 3)
 
 
-def test_each_note_is_predicted_once_and_after_half_a_window():
+def test_each_note_is_a_label_once_and_after_half_a_window():
     some = [CHORALE, CHORALE[:9]]
     inputs, labels = all_notes(some, window=8)
     assert inputs.shape == labels.shape == (7, 32)
@@ -88,7 +88,7 @@ def test_training_windows_begin_on_beats_in_keys_that_can_be_sung():
         next(training_windows([CHORALE], 64, 1, 0))
 
 
-def test_bigrams_know_the_note_before_only():
+def test_bigrams_use_only_the_previous_note():
     steady = [np.full((50, 4), 60)]
     assert chorales.bigram_nats(steady, steady) < 0.3
     assert chorales.bigram_nats(steady, [CHORALE]) > 3

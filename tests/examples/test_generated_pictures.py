@@ -1,4 +1,4 @@
-"""Pictures in few grey levels, what generated ones are measured beside, and their picture."""
+"""Pictures in grey levels, baselines of generated pictures, and their plot."""
 
 import keras
 import numpy as np
@@ -34,18 +34,18 @@ def test_a_picture_is_a_text_of_digits():
     assert [row[1:] for row in ids.tolist()] == tokenizer.encode(texts)
     logits, _ = OnlyDigits(tokenizer).step(np.zeros((1, 1, 21), "float32"), None, (), ())
     allowed = np.flatnonzero(np.isfinite(logits[0, 0]))
-    assert {*allowed} == {0, *tokenizer.encode("0123456789abcdef")[1:]}  # 0 holds what is left
+    assert {*allowed} == {0, *tokenizer.encode("0123456789abcdef")[1:]}  # padding is never -inf
 
 
-def test_frequencies_are_of_each_place_and_class():
+def test_frequencies_are_counted_per_pixel_and_class():
     pixels = np.array([[[0, 1]], [[0, 1]], [[2, 1]], [[2, 0]]])
     train = pixels, np.array([0, 0, 1, 1])
     test = np.array([[[0, 0]]]), np.array([1])
-    shares = 1 / 5, 2 / 5  # in class 1, with one more of each of the three levels
+    shares = 1 / 5, 2 / 5  # in class 1, with one added to each of the three levels
     assert pixel_models.frequency_bits(train, test, 3) == pytest.approx(-np.log2(shares).mean())
 
 
-def test_a_pixel_cnn_sees_the_pixels_before_each_one():
+def test_a_pixel_cnn_sees_only_previous_pixels():
     keras.utils.set_random_seed(7)
     model = pixel_models.pixel_cnn(5, 7, 2, filters=6, blocks=2)
     pixels, label = np.random.default_rng(7).integers(0, 7, (1, 5, 5)), np.array([1])
@@ -66,7 +66,7 @@ def test_baselines_learn(capsys):
     ends = (0, 512), (512, 576), (576, 640)
     train, valid, test = ((pixels[i:j].astype("int32"), classes[i:j]) for i, j in ends)
     bits = pixel_models.pixel_cnn_bits(train, valid, test, levels=4, count=2 * 512, batch_size=64)
-    assert 0.3 < bits < 1.7 and "parameters" in capsys.readouterr().out  # 2 at first
+    assert 0.3 < bits < 1.7 and "parameters" in capsys.readouterr().out  # 2 before training
     classify = pixel_models.trained_classifier(train, valid, levels=4, epochs=4)
     assert np.mean(classify(test[0]) == test[1]) > 0.9
 

@@ -1,4 +1,4 @@
-"""Series with classes, logged episodes, and the picture of attention over a series."""
+"""Labelled series, logged episodes, and the plot of attention over a series."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_sets_are_standardised_by_the_first():
     assert test.labels == ["b"]
 
 
-def test_each_fold_has_its_part_of_each_label():
+def test_folds_share_each_label_evenly():
     labels = ["a"] * 10 + ["b"] * 5
     found = folds(labels, 5)
     assert np.bincount(found[:10]).tolist() == [2] * 5
@@ -58,13 +58,13 @@ def test_the_step_of_the_largest_weight_is_darkest():
             plot_series_attention(series, weights, labels)
 
 
-def test_a_policy_reads_the_return_that_is_left_the_time_the_state_and_its_last_action():
+def test_a_policy_reads_remaining_return_time_state_and_last_action():
     rows = episodes.step_features(np.array([[7.0], [8], [9]]), [1, 0], [500, 400, 250], 2)
     expected = [[1, 0, 7, 0, 0], [0.8, 0.002, 8, 0, 1], [0.5, 0.004, 9, 1, 0]]
     np.testing.assert_allclose(rows, expected, rtol=1e-6)
 
 
-def test_windows_are_parts_of_episodes_with_the_return_that_followed():
+def test_windows_are_parts_of_episodes_with_the_remaining_return():
     rewards = np.float32([1, 2, 4, 8])
     one = episodes.Episode(np.float32([[3], [5], [7], [9]]), np.int32([0, 1, 1, 0]), rewards)
     inputs, labels = episodes.training_windows([one], 40, 3, actions=2)

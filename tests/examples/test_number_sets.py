@@ -1,4 +1,4 @@
-"""Sets of pictures, series, sound and rows of ids: read from files, or made."""
+"""Sets of pictures, series, sound and rows of ids: read from files, or synthetic."""
 
 import gzip
 import io
@@ -58,7 +58,7 @@ def test_other_formats_and_cut_files_are_refused(tmp_path, data, message):
 
 
 def write_pictures(folder, part, count, size=28):
-    """Two files as in Fashion-MNIST; every pixel of a picture has the picture's number."""
+    """Writes two files as in Fashion-MNIST. Every pixel of a picture is its number."""
     numbers = np.arange(count)
     pixels = np.tile((numbers % 256).astype("u1")[:, None, None], (1, size, size))
     for name, array in (("images-idx3", pixels), ("labels-idx1", (numbers % 10).astype("u1"))):
@@ -96,13 +96,13 @@ def test_made_pictures_are_the_same_in_every_call():
 
 def test_discs_and_squares_are_filled_and_rings_and_frames_are_not():
     sets = made_pictures(600)
-    bright = sets.train[0][..., 0].clip(0.5) - 0.5  # what is drawn, without the noise
+    bright = sets.train[0][..., 0].clip(0.5) - 0.5  # the shapes without the noise
     covered = {name: bright[sets.train[1] == n].mean() for n, name in enumerate(sets.labels)}
     assert covered["disc"] > 1.3 * covered["ring"]
     assert covered["square"] > 1.3 * covered["frame"] > 1.3 * covered["cross"] > 0
 
 
-def test_other_and_too_few_pictures_are_refused(tmp_path):
+def test_other_sizes_and_too_few_pictures_are_refused(tmp_path):
     write_pictures(tmp_path, "train", 5, size=32)
     with pytest.raises(ValueError, match="does not hold Fashion-MNIST"):
         fashion_mnist(tmp_path)
@@ -136,19 +136,19 @@ def test_windows_are_all_pairs_of_past_and_future():
             windows(rows, past, future)
 
 
-def test_parts_of_a_series_follow_each_other_and_are_standardised_by_the_first():
+def test_a_series_is_split_in_order_and_standardised_by_the_first_part():
     sets = split(ROWS, (10, 4, 5), "abc")
     expected = (ROWS - ROWS[:10].mean(axis=0)) / ROWS[:10].std(axis=0)
     whole = np.concatenate(sets[:3])
     np.testing.assert_allclose(whole, expected[:19], rtol=1e-5)
     assert [len(part) for part in sets[:3]] == [10, 4, 5] and sets.names == ("a", "b", "c")
     assert whole.dtype == np.float32
-    assert not split(np.ones((9, 1)), (3, 3, 3), ["a"]).train.any()  # finite without a change
+    assert not split(np.ones((9, 1)), (3, 3, 3), ["a"]).train.any()  # constant series stay finite
     with pytest.raises(ValueError, match="21 rows are needed, but there are 20"):
         split(ROWS, (10, 6, 5), "abc")
 
 
-def test_forecasts_lie_in_their_own_part_and_the_past_may_lie_before():
+def test_only_the_past_of_a_window_reaches_into_the_previous_part():
     sets = split(ROWS, (10, 4, 5), "abc")
     whole = np.concatenate(sets[:3])
     parts = sets.windows(past=6, future=2)
@@ -160,7 +160,7 @@ def test_forecasts_lie_in_their_own_part_and_the_past_may_lie_before():
     np.testing.assert_array_equal(parts["test"][1][-1], whole[17:19])
     some = sets.windows(6, 2, limit=1)
     np.testing.assert_array_equal(some["test"][0], parts["test"][0][:1])
-    before, _ = sets.windows(past=8, future=2)["test"]  # longer than the part before
+    before, _ = sets.windows(past=8, future=2)["test"]  # longer than the previous part
     np.testing.assert_array_equal(before[0], whole[6:14])
 
 
@@ -202,7 +202,7 @@ def test_made_series_repeat_themselves_daily_and_are_the_same_in_every_call():
     assert day < half / 3
 
 
-def test_a_linear_forecast_finds_what_repeats_at_any_level():
+def test_a_linear_forecast_continues_a_cycle_at_any_level():
     draw = np.random.default_rng(0)
     rows = np.tile(draw.normal(size=(6, 2)), (20, 1))  # two series that repeat after 6 steps
     before, after = windows(rows, past=12, future=4)
@@ -212,7 +212,7 @@ def test_a_linear_forecast_finds_what_repeats_at_any_level():
     assert found.dtype == np.float32 and forecast.weights.shape == (12, 4)
 
 
-def test_weights_of_a_linear_forecast_are_the_least_squares():
+def test_a_linear_forecast_has_the_least_squares_weights():
     draw = np.random.default_rng(1)
     past, future = draw.normal(size=(50, 5, 3)), draw.normal(size=(50, 2, 3))
     level = past.mean(axis=1, keepdims=True)
@@ -247,13 +247,13 @@ def test_samples_of_a_wav_file_are_read(tmp_path):
 @pytest.mark.parametrize(
     "data, message",
     [
-        (wav([1, 2], channels=2), "one channel and 2 bytes a sample"),
-        (wav([1, 2], width=1), "one channel and 2 bytes a sample"),
-        (b"", "no WAV file that can be read"),
-        (b"no sound at all", "no WAV file that can be read"),
+        (wav([1, 2], channels=2), "one channel and 2 bytes per sample"),
+        (wav([1, 2], width=1), "one channel and 2 bytes per sample"),
+        (b"", "not a readable WAV file"),
+        (b"no sound at all", "not a readable WAV file"),
     ],
 )
-def test_other_sound_is_refused(data, message):
+def test_other_sound_formats_are_refused(data, message):
     with pytest.raises(ValueError, match=message):
         read_wav(io.BytesIO(data))
 
@@ -304,12 +304,12 @@ def test_recordings_are_split_by_their_number(tmp_path):
         ("three_bob_1.wav", wav([1]), "recordings/three_bob_1.wav must be called DIGIT_SPEAKER"),
         ("3_bob.wav", wav([1]), "recordings/3_bob.wav must be called DIGIT_SPEAKER_NUMBER"),
         ("12_bob_1.wav", wav([1]), "recordings/12_bob_1.wav must be called DIGIT_SPEAKER_NUMBER"),
-        ("1_bob_1.wav", b"", r"1_bob_1\.wav: .* no WAV file"),
+        ("1_bob_1.wav", b"", r"1_bob_1\.wav: .* not a readable WAV file"),
         ("1_bob_1.wav", wav([1], rate=16000), "has 16000 samples a second"),
         ("1_bob_1.wav", wav([1]), "train: 0, valid: 0, test: 1"),
     ],
 )
-def test_other_recordings_are_refused(tmp_path, name, data, problem):
+def test_invalid_recordings_are_refused(tmp_path, name, data, problem):
     archive(tmp_path, {name: data})
     with pytest.raises(ValueError, match=problem):
         spoken_digits(tmp_path)
@@ -321,7 +321,7 @@ def test_each_key_has_its_two_tones():
     np.testing.assert_array_equal(sets.test[0].samples, dialled_digits().test[0].samples)
     for word, tones in {"one": (697, 1209), "six": (770, 1477), "zero": (941, 1336)}.items():
         (one, *_) = [one for one in sets.test if one.word == word]
-        power = np.abs(np.fft.rfft(one.samples, 8000))  # a number for each hertz
+        power = np.abs(np.fft.rfft(one.samples, 8000))  # a value for each hertz
         low, high = power[:1075].argmax(), 1075 + power[1075:].argmax()
         assert abs(low - tones[0]) <= 5 and abs(high - tones[1]) <= 5
 

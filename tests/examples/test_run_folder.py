@@ -1,4 +1,4 @@
-"""A run's folder: whose it is, what is in it; the choice of an average; recipes; arguments."""
+"""Run folders, selection of weights, recipes, devices and arguments of the examples."""
 
 import json
 import types
@@ -26,7 +26,7 @@ def make_model():
 
 
 def save_epochs(run, *values):
-    """Weights after each epoch, all of them the epoch's value."""
+    """Writes the weights of each epoch, all equal to its value."""
     for i, value in enumerate(values):
         arrays = {"weights/0": np.full((2, 1), value, "float32")}
         write_checkpoint(run.path / "weights" / f"weights-{i:05d}.npz", arrays, {"epoch": i})
@@ -45,19 +45,19 @@ def run(tmp_path):
     return folder
 
 
-def test_the_same_run_goes_on_in_its_folder(run):
+def test_a_run_resumes_in_its_folder(run):
     assert json.loads((run.path / "run.json").read_text("utf-8")) == AS_WRITTEN
     save_epochs(run, 1.0)
     RunFolder(run.path).claim(SETTINGS)
     RunFolder(run.path).claim(SETTINGS, finished=True)
 
 
-def test_another_run_does_not_go_on_in_a_folder(run):
+def test_a_folder_refuses_another_run(run):
     with pytest.raises(ValueError, match=r"holds another run: it differs in model, seed\."):
         RunFolder(run.path).claim({"model": {"d_model": 23}, "seed": 2})
 
 
-def test_checkpoints_of_an_unknown_run_are_not_gone_on_with(tmp_path):
+def test_checkpoints_without_settings_are_not_resumed(tmp_path):
     run = RunFolder(tmp_path)
     save_epochs(run, 1.0)
     with pytest.raises(ValueError, match=r"holds checkpoints, but no run\.json"):
@@ -66,7 +66,7 @@ def test_checkpoints_of_an_unknown_run_are_not_gone_on_with(tmp_path):
     assert not (tmp_path / "run.json").exists()
 
 
-def test_there_must_be_an_epoch_to_evaluate(tmp_path):
+def test_evaluation_requires_a_finished_epoch(tmp_path):
     with pytest.raises(ValueError, match="holds no finished epoch"):
         RunFolder(tmp_path / "new").claim(SETTINGS, finished=True)
     assert not (tmp_path / "new").exists()
@@ -75,7 +75,7 @@ def test_there_must_be_an_epoch_to_evaluate(tmp_path):
 def test_history_counts_an_epoch_once(run):
     assert run.history() == {}
     log = HistoryLog(run.path / "history.jsonl")
-    for epoch, loss in ((0, 5.0), (1, 4.0), (1, np.float32(3.0))):  # the second one again
+    for epoch, loss in ((0, 5.0), (1, 4.0), (1, np.float32(3.0))):  # the second epoch runs twice
         log.on_epoch_begin(epoch)
         log.on_epoch_end(epoch, {"loss": loss})
     history = run.history()
@@ -83,7 +83,7 @@ def test_history_counts_an_epoch_once(run):
     assert len(history["minutes"]) == 2 and all(minutes >= 0 for minutes in history["minutes"])
 
 
-def test_history_holds_numbers_that_are_none(run):
+def test_history_keeps_nan(run):
     log = HistoryLog(run.path / "history.jsonl")
     log.on_epoch_begin(0)
     log.on_epoch_end(0, {"loss": float("nan")})
@@ -99,7 +99,7 @@ def test_weights_of_epochs_are_averaged(run):
     assert value_of(keras.models.load_model(run.path / "model.keras")) == 3.5
 
 
-def test_a_file_that_was_not_finished_leaves_the_one_before_it(run):
+def test_an_unfinished_file_does_not_replace_the_old_one(run):
     run.write_json("metrics.json", {"whole": True})
     with pytest.raises(RuntimeError), run.replace("metrics.json") as aside:
         aside.write_text("half", "utf-8")
@@ -113,7 +113,7 @@ def test_the_tokenizer_is_trained_once(run):
     assert again.model == first.model and first.vocab_size == 272
 
 
-def test_the_report_tells_settings_and_history(run):
+def test_the_report_holds_settings_and_history(run):
     pytest.importorskip("matplotlib")
     save_epochs(run, 1.0, 2.0)
     log = HistoryLog(run.path / "history.jsonl")
@@ -138,7 +138,7 @@ def test_a_report_needs_no_history(run):
 
 
 def test_averages_are_of_the_last_epochs_and_around_the_best_loss():
-    losses = [9, 8, 7, 2, 5, 6, 7, 7, 7]  # the fourth epoch's is best
+    losses = [9, 8, 7, 2, 5, 6, 7, 7, 7]  # epoch 4 is best
     assert selection.averages(list(range(1, 10)), losses, usual=4) == [
         [9],
         [8, 9],
@@ -159,21 +159,21 @@ def test_the_best_average_and_penalty_are_chosen(run, capsys):
         return 50 - abs(value_of(model) - 7.5) - abs(penalty - 0.6)
 
     chosen = selection.choose_weights(model, run, score, [0.6, 1.1, 1.7], usual=2)
-    # The averages with the penalty nearest to 1, then the other penalties with the best of them.
+    # First all averages with the penalty nearest to 1, then the best average with the others.
     assert asked == [(9.0, 1.1), (7.5, 1.1), (5.25, 1.1), (7.5, 0.6), (7.5, 1.7)]
     assert (chosen["epochs"], chosen["length_penalty"], chosen["bleu"]) == ([3, 4], 0.6, 50.0)
     assert len(chosen["tried"]) == 5 and value_of(model) == 7.5
     assert "3-4" in capsys.readouterr().out
 
 
-def test_of_equal_scores_the_first_is_chosen(run):
+def test_the_first_of_equal_scores_is_chosen(run):
     save_epochs(run, 2.0, 4.0)
     chosen = selection.choose_weights(make_model(), run, lambda penalty: 1.0, [1.0, 0.6], usual=2)
     assert chosen["epochs"] == [2] and chosen["length_penalty"] == 1.0
 
 
 @pytest.mark.parametrize(("values", "penalties"), [((), [1.0]), ((1.0,), [])])
-def test_there_must_be_something_to_choose(run, values, penalties):
+def test_selection_requires_an_epoch_and_a_penalty(run, values, penalties):
     save_epochs(run, *values)
     with pytest.raises(ValueError, match="nothing to choose from"):
         selection.choose_weights(make_model(), run, lambda penalty: 1.0, penalties, usual=2)
@@ -188,7 +188,7 @@ def test_an_annealed_rate_ends_at_zero():
 
 
 @pytest.mark.parametrize("name", recipes.RECIPES)
-def test_every_recipe_makes_a_rate_and_has_what_scripts_ask_for(name):
+def test_every_recipe_has_all_settings_and_makes_a_rate(name):
     recipe = recipes.RECIPES[name]
     assert recipe.keys() == {
         *("model", "rate", "tokens_per_batch", "vocab_size", "epochs", "average")
@@ -215,7 +215,7 @@ def parser():
     return arguments.make_parser("python examples/some_task.py", "Learns.")
 
 
-def test_presets_choose_what_is_not_given(parser):
+def test_presets_set_missing_arguments(parser):
     args = arguments.parse(parser, ["--data", "x", "--epochs", "3"])
     assert (args.preset, args.epochs, args.vocab_size) == ("tiny", 3, 5000)
     assert args.tokens_per_batch == 4096 and args.recipe is recipes.RECIPES["tiny"]
@@ -231,7 +231,7 @@ def test_arguments_out_of_range_are_refused(parser, given, capsys):
     assert given.split()[0] in capsys.readouterr().err
 
 
-def test_the_command_is_told_without_the_places_of_folders(parser):
+def test_the_command_names_only_the_last_part_of_folders(parser):
     args = arguments.parse(parser, ["--data", "/some/where/text/", "--output", "a/b/c d"])
     assert args.command == "python examples/some_task.py --data text --output 'c d'"
     assert str(arguments.parse(parser, []).output).endswith("some_task")
@@ -250,14 +250,14 @@ def test_text_comes_from_files_or_is_made(parser, tmp_path):
     assert [len(side) for side in (*made.train, *made.tests["test"])] == [3, 3, 3, 3]
 
 
-def test_settings_tell_runs_apart(parser):
+def test_settings_identify_a_run(parser):
     def settings(given, text=("a", "b")):
         return arguments.run_settings(arguments.parse(parser, given.split()), [[t] for t in text])
 
     assert settings("--seed 3") == settings("--seed 3 --output elsewhere")
     assert settings("--seed 3") != settings("--seed 4")
     assert settings("") != settings("", text=("a", "c"))
-    # Only where the rate depends on the last epoch do more epochs make another run.
+    # The number of epochs counts only if the rate depends on it.
     assert settings("--preset base --epochs 3") == settings("--preset base --epochs 4")
     assert settings("--preset tiny --epochs 3") != settings("--preset tiny --epochs 4")
 

@@ -1,4 +1,4 @@
-"""Scenes of several items, the loss of sets, average precision, and the picture of boxes."""
+"""Scenes of several items, the set loss, average precision, and the plot of boxes."""
 
 import itertools
 
@@ -50,7 +50,7 @@ def test_scenes_hold_one_to_five_items_that_hardly_overlap(items):
     np.testing.assert_array_equal(again.pixels, drawn.pixels)
 
 
-def test_generalized_overlap_is_the_formula():
+def test_generalized_iou_follows_the_formula():
     a = np.array([0.5, 0.5, 0.4, 0.4], "float32")
     b = np.array([0.7, 0.5, 0.4, 0.4], "float32")  # half of it overlaps
     far = np.array([0.9, 0.1, 0.2, 0.2], "float32")
@@ -62,7 +62,7 @@ def test_generalized_overlap_is_the_formula():
 
 
 def cost(objects, predictions, pairs):
-    """The cost of a matching, by loops."""
+    """Computes the cost of a matching with loops."""
     total = 0.0
     for query, number in pairs:
         label, box = int(objects[number, 0]), objects[number, 1:]
@@ -91,13 +91,13 @@ def test_the_match_is_the_cheapest_of_all():
         assert cost(objects[i], predictions[i], found) == pytest.approx(least, abs=1e-5)
 
 
-def test_cells_own_the_objects_in_them():
+def test_objects_match_the_cell_of_their_middle():
     objects = np.full((1, 2, 5), -1, "float32")
     objects[0, 0] = [1, 0.9, 0.1, 0.2, 0.2]
     assert match_by_cell(objects, np.zeros((1, 4, 7)))[0].tolist() == [-1, 0, -1, -1]
 
 
-def test_the_loss_of_a_set_does_not_depend_on_the_order_and_is_least_when_right():
+def test_the_set_loss_ignores_the_order_and_is_zero_when_right():
     objects = np.array([[[0, 0.3, 0.3, 0.2, 0.2], [1, 0.7, 0.7, 0.2, 0.4], [-1] * 5]], "float32")
     right = np.zeros((1, 3, 7), "float32")
     right[0, :, -4:] = [[0.7, 0.7, 0.2, 0.4], [0.3, 0.3, 0.2, 0.2], [0.5, 0.5, 0.5, 0.5]]
@@ -128,7 +128,7 @@ def test_average_precision_counts_each_object_once():
     assert average_precisions([[]], objects) == {0: 0.0, 1: 0.0}
 
 
-def test_detections_are_sorted_and_doubles_left_out():
+def test_detections_are_sorted_and_duplicates_removed():
     box, far = [0.5, 0.5, 0.2, 0.2], [0.1, 0.1, 0.1, 0.1]
     rows = np.array([[3, 0, 0, *box], [5, 0, 0, *box], [0, 9, 0, *far], [0, 0, 9, *far]], "float32")
     found = detections(rows)  # the last class is "nothing"

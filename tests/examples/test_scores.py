@@ -1,4 +1,4 @@
-"""The scores of tasks against counts by hand, and the times of layers."""
+"""Scores of tasks, compared with counts by hand, and times of layers."""
 
 import time
 
@@ -14,7 +14,7 @@ from support.timing import milliseconds
 SCORES = np.array([[0.9, 0.1, 0.2], [0.8, 0.7, 0.1], [0.5, 0.6, 0.4]])
 
 
-def test_bleu_is_that_of_sacrebleu():
+def test_bleu_equals_sacrebleu():
     sacrebleu = pytest.importorskip("sacrebleu")
     found, wanted = ["eine rote Katze saß", "ein Hund"], ["eine rote Katze saß", "der Hund"]
     score = bleu(found, wanted, "char")
@@ -24,7 +24,7 @@ def test_bleu_is_that_of_sacrebleu():
 
 
 def test_rouge_is_f1_of_stemmed_words_pairs_and_the_longest_common_sequence():
-    # Of four words each, three are common; of three pairs one; in order three.
+    # Of four words, three are common; of three pairs, one; in order, three.
     scores = rouge(["a clock that runs"], ["a clock which runs"])
     assert scores == pytest.approx({"rouge1": 3 / 4, "rouge2": 1 / 3, "rougeL": 3 / 4})
     assert rouge(["running clocks", "x"], ["runs clock", "y"])["rouge1"] == pytest.approx(0.5)
@@ -38,8 +38,8 @@ def test_the_lead_is_the_first_sentences():
     assert lead("No end") == "No end" and lead("") == ""
 
 
-def test_recall_in_both_directions():
-    # Ranks of the right one: 1, 2, 3 along the rows, 1, 1, 1 along the columns.
+def test_recall_is_measured_in_both_directions():
+    # Ranks of the right candidate: 1, 2, 3 along the rows, 1, 1, 1 along the columns.
     assert [recall_at(SCORES, k) for k in (1, 2, 3)] == pytest.approx([1 / 3, 2 / 3, 1])
     assert recall_at(SCORES.T) == 1
     assert recall_at(np.ones((3, 3))) == 0  # equal scores are no success
@@ -76,7 +76,7 @@ def test_edits_of_words_are_counted(text, edits):
         (recall_at, (np.full((2, 2), np.nan),), "NaN or infinite"),
         (recall_at, (np.ones((2, 2)), 0), "at least 1, but it is 0"),
         (word_error_rate, (["a"], []), "1 texts, but 0 references"),
-        (word_error_rate, (["a"], [" "]), "no word to measure by"),
+        (word_error_rate, (["a"], [" "]), "references have no words"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(score, arguments, message):
@@ -84,7 +84,7 @@ def test_arguments_that_do_not_fit_are_refused(score, arguments, message):
         score(*arguments)
 
 
-def test_the_time_of_a_layer_is_without_tracing(monkeypatch):
+def test_times_of_layers_exclude_tracing(monkeypatch):
     traced = []
     read_clock = time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: read_clock() + 3600 * len(traced))

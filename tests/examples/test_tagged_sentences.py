@@ -1,4 +1,4 @@
-"""Sentences with tags: readers of public sets, made requests, scores of entities, their plot."""
+"""Tagged sentences: public and synthetic sets, scores of entities, and their plot."""
 
 import gzip
 
@@ -69,7 +69,7 @@ def test_made_sentences_of_two_languages_have_names_of_all_types():
     assert made_entities() == sets and len(made_entities(3)["test"]["de"].words) == 3
 
 
-# Found by seqeval 1.2.2, of which the rules are.
+# Expected entities are from seqeval 1.2.2.
 @pytest.mark.parametrize(
     ("tags", "expected"),
     [
@@ -80,7 +80,7 @@ def test_made_sentences_of_two_languages_have_names_of_all_types():
         ("", []),
     ],
 )
-def test_entities_are_those_of_seqeval(tags, expected):
+def test_entities_equal_seqeval(tags, expected):
     assert entities(tags.split()) == expected
 
 
@@ -93,7 +93,7 @@ def test_an_entity_is_right_if_its_type_and_all_its_words_are():
     assert outcomes["a"] == {"right": 1, "missed": 2}
     assert outcomes["b"] == {"other type": 1, "other words": 1, "right": 1}
     assert entity_scores([["O"]], [["O"]])["f1"] == 0
-    with pytest.raises(ValueError, match="as many sentences and words"):
+    with pytest.raises(ValueError, match="number of sentences or words"):
         entity_scores([["O"]], [["O", "O"]])
     for tag in ("B", "B-", "X-a", "a", "-a"):
         with pytest.raises(ValueError, match="tag 1 is .*; expected O, B-TYPE or I-TYPE"):

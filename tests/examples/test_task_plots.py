@@ -1,4 +1,4 @@
-"""The figures of the tasks: what they show, and which arguments they refuse."""
+"""Figures of the tasks, and errors for invalid arguments."""
 
 import numpy as np
 import pytest
@@ -141,7 +141,7 @@ def test_words_of_a_tree_stand_in_a_row_and_phrases_above():
 
 
 def test_lines_of_a_tree_do_not_cross():
-    """A short subject, and a long phrase behind the verb."""
+    """Tests a short subject and a long phrase after the verb."""
     text = "(S (NP (PRP He)) (VP (VBD said) (SBAR (S (NP (NNS dogs)) (VP (VBP bark))))) (. .))"
     lines = plots.plot_trees(read_trees(text), [""]).axes[0].lines
     for bar in lines:
@@ -159,7 +159,7 @@ def test_the_word_of_the_largest_weight_is_darkest():
     blues = colormaps["Blues"]
     shades = [box.get_facecolor() for box in panel.patches]
     assert shades == [blues(DARKEST), blues(DARKEST / 4), blues(DARKEST)]
-    # A box begins where its token does, and is as long.
+    # Each box has the position and length of its token.
     starts = [(box.get_x(), box.get_width()) for box in panel.patches]
     assert starts == [(7, 3), (10, 4), (7, 2)]
 
@@ -175,8 +175,8 @@ SERIES, ANIMALS = ["load", "oil"], ["boot", "bag"]
         ("confusion", ([0, 3], [0, 1], LABELS), "is not one of the 3 labels"),
         ("confusion", (["cat", "cow"], [0, 1], LABELS), "is not one of the 3 labels"),
         ("confusion", ([0, -1], [0, 1], LABELS), "is not one of the 3 labels"),
-        ("confusion", ([0], [0, 1], LABELS), "one class an example"),
-        ("confusion", ([], [], LABELS), "one class an example"),
+        ("confusion", ([0], [0, 1], LABELS), "one class per example"),
+        ("confusion", ([], [], LABELS), "one class per example"),
         ("forecast", (PAST[:, :1], TRUTH, {}, SERIES), "a column for each of"),
         ("forecast", (PAST, TRUTH[:, 0], {}, SERIES), "a column for each of"),
         ("forecast", (PAST, TRUTH, {"a": TRUTH[1:]}, SERIES), r"at most 4 arrays .* \(3, 2\)"),

@@ -1,4 +1,4 @@
-"""What the scripts of tasks share: arguments, saving after Ctrl-C, the best epoch, the score."""
+"""Shared parts of the examples: arguments, saving after Ctrl-C, best epoch, score."""
 
 import json
 import re
@@ -25,7 +25,7 @@ DATA = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
 
 
 class Tell(keras.callbacks.Callback):
-    """Logs a value of our own each epoch, and may stop after one."""
+    """Logs a given value each epoch, and can stop the training."""
 
     def __init__(self, values, stop_after=None, name="val_score"):
         super().__init__()
@@ -52,7 +52,7 @@ def test_the_best_epoch_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["val_loss", "val_perplexity", "val_mean_squared_error"])
-def test_what_should_be_low_is_kept_where_it_is_low(tmp_path, name):
+def test_losses_and_errors_are_minimised(tmp_path, name):
     tell = Tell([0.3, 0.1, 0.2], name=name)
     with TaskRun(arguments(tmp_path)) as run:
         model = compiled()
@@ -60,8 +60,8 @@ def test_what_should_be_low_is_kept_where_it_is_low(tmp_path, name):
     np.testing.assert_array_equal(model.get_weights()[0], tell.weights[1])
 
 
-def test_an_unknown_measure_is_told(tmp_path):
-    with pytest.raises(SystemExit, match="'val_loss' is not logged; there is"):
+def test_an_unknown_measure_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match="'val_loss' is not logged; logged are"):
         with TaskRun(arguments(tmp_path)) as run:
             run.fit(compiled(), *DATA, best="val_loss")
 
@@ -77,7 +77,7 @@ def test_ctrl_c_leaves_the_model_so_far(tmp_path, capsys):
     np.testing.assert_array_equal(saved.get_weights()[0], tell.weights[0])
 
 
-def test_ctrl_c_before_the_first_epoch_promises_nothing(tmp_path, capsys):
+def test_ctrl_c_in_the_first_epoch_saves_no_model(tmp_path, capsys):
     with pytest.raises(SystemExit):
         with TaskRun(arguments(tmp_path)) as run:
             run.fit(compiled(), *DATA, callbacks=[Tell([], stop_after=0)])
@@ -85,7 +85,7 @@ def test_ctrl_c_before_the_first_epoch_promises_nothing(tmp_path, capsys):
     assert not (run.path / "model.keras").exists()
 
 
-def test_the_score_says_with_what_it_was_made(tmp_path, capsys):
+def test_the_score_file_records_the_run(tmp_path, capsys):
     with TaskRun(arguments(tmp_path, "--seed", "3")) as run:
         model = compiled()
         run.fit(model, *DATA, epochs=2)
@@ -106,7 +106,7 @@ def test_the_score_says_with_what_it_was_made(tmp_path, capsys):
 def test_a_trained_model_is_measured_again(tmp_path):
     with TaskRun(arguments(tmp_path)) as run:
         model = compiled()
-        run.fit(model, *DATA)  # in two stages
+        run.fit(model, *DATA)  # the first of two stages
         trained = run.fit(model, *DATA, epochs=2)
         (weights, _), path = model.get_weights(), run.path
     with TaskRun(arguments(tmp_path, "--trained")) as run:
@@ -123,7 +123,7 @@ def test_a_trained_model_is_measured_again(tmp_path):
     assert report["minutes"]["processor"] > earlier["processor"]
 
 
-def test_what_was_not_trained_so_is_told(tmp_path):
+def test_trained_refuses_missing_and_other_models(tmp_path):
     for message, more in (("holds no trained model", []), ("of another command", ["--seed", "5"])):
         with pytest.raises(SystemExit, match=message):
             with TaskRun(arguments(tmp_path, "--trained", *more)) as run:
@@ -133,7 +133,7 @@ def test_what_was_not_trained_so_is_told(tmp_path):
     with TaskRun(arguments(tmp_path)) as run:
         for _ in range(2):
             run.fit(compiled(), *DATA)
-    with pytest.raises(SystemExit, match="trained 2 models, .* the last one alone"):
+    with pytest.raises(SystemExit, match="trained 2 models, .* only the last"):
         with TaskRun(arguments(tmp_path, "--trained")) as run:
             run.fit(compiled(), *DATA)
 
@@ -146,19 +146,19 @@ def test_what_was_not_trained_so_is_told(tmp_path):
         (["--data", "nowhere"], "there is no folder nowhere"),
     ],
 )
-def test_arguments_that_do_not_fit_are_told(tmp_path, capsys, given, told):
+def test_invalid_arguments_are_refused(tmp_path, capsys, given, told):
     with pytest.raises(SystemExit):
         arguments(tmp_path, *given)
     assert told in capsys.readouterr().err
 
 
-def test_what_is_wrong_with_the_data_is_told_in_one_line(tmp_path):
+def test_a_data_error_is_reported_in_one_line(tmp_path):
     with pytest.raises(SystemExit, match=r"examples/colours\.py: no such file"):
         with TaskRun(arguments(tmp_path)):
             raise OSError("no such file")
 
 
-def test_a_task_without_real_data_has_no_such_argument(tmp_path, capsys):
+def test_a_task_without_real_data_has_no_data_argument(tmp_path, capsys):
     parser = task_run.make_parser("colours", "Learns colours.", epochs=3, data=False)
     assert task_run.parse(parser, []).epochs == 3
     with pytest.raises(SystemExit):

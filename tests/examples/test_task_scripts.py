@@ -1,4 +1,4 @@
-"""Every script of a task in its shortest form: its report, pictures and artefact; its own logic."""
+"""Short runs of the example scripts: report, pictures and artefact; functions of scripts."""
 
 import functools
 import json
@@ -22,7 +22,7 @@ from keras_transformer.importers import bergamot, bert, pieces
 
 
 class Task(NamedTuple):
-    """The arguments that make a script short; its pictures; what else its report must say."""
+    """Arguments for a short run, its pictures, and expected facts of its report."""
 
     arguments: str
     pictures: tuple[str, ...]
@@ -30,7 +30,7 @@ class Task(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A result of a `Predictor`."""
+    """Replaces a result of `Predictor`."""
 
     arrays: dict[str, np.ndarray]
 
@@ -81,7 +81,7 @@ NEEDS = {"control": "gymnasium", "music": "mido"}
 
 
 def load(name):
-    """A script as a module, with short constants."""
+    """Loads a script as a module, with small constants."""
     script = scripts.load(name)
     if name == "generate_images":
         script.UPDATES, script.SMALL = 2, {**script.SMALL, "num_layers": 1}
@@ -100,7 +100,7 @@ def read_report(folder):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A function from a script's name to the folder of its run, which is made once."""
+    """Returns a function that runs a script once and returns its folder."""
 
     @functools.cache
     def run(name):
@@ -158,7 +158,7 @@ def test_a_request_gets_its_intent_and_its_slots_in_one_call(finished):
 
 
 @pytest.mark.full
-def test_the_score_of_a_forecast_is_its_artefacts(finished):
+def test_the_artefact_reproduces_the_score_of_a_forecast(finished):
     before, after = made_series().windows(past=48, future=24, limit=20)["test"]
     results = Predictor(finished("forecast") / "onnx").predict(np.ascontiguousarray(before))
     found = np.stack([next(iter(result.arrays.values())) for result in results])
@@ -168,7 +168,7 @@ def test_the_score_of_a_forecast_is_its_artefacts(finished):
 
 
 @pytest.mark.full
-def test_the_score_of_pictures_is_their_artefacts(finished):
+def test_the_artefact_reproduces_the_score_of_pictures(finished):
     sets = made_pictures(limit=20)
     pixels, classes = sets.test
     answers = Predictor(finished("images") / "onnx").predict(pixels)
@@ -252,18 +252,18 @@ def test_a_summary_may_be_empty_and_is_drawn(finished):
 @pytest.mark.full
 def test_summaries_start_from_a_published_translator(tmp_path, monkeypatch):
     start = bergamot_model.write_folder(tmp_path / "pt-en")
-    lines = bergamot_model.LINES  # all that its vocabulary can spell
+    lines = bergamot_model.LINES  # the vocabulary covers only these
     sets = TextSets([lines, lines], [lines[:4], lines[:4]], {"test": [lines[:4], lines[:4]]})
     script = load("summarise")
     monkeypatch.setattr(script, "calendar_summaries", lambda *_, **__: sets)
     options = ["--epochs", "1", "--beam-width", "1", "--start", str(start)]
     script.main([*options, "--output", str(tmp_path / "out")])
-    assert read_report(tmp_path / "out")["epochs"] == 1  # none of beginnings: it can copy
+    assert read_report(tmp_path / "out")["epochs"] == 1  # without the stage of beginnings
     published = bergamot.load(start)[0].get_weights()
     trained = keras.models.load_model(tmp_path / "out" / "model.keras").get_weights()
     moved = [np.abs(a - b).max() for a, b in zip(trained, published, strict=True)]
     assert max(moved) < 0.02  # one update at 0.0002 at most
-    assert (tmp_path / "out" / "summarise.png").exists()  # a decoder without self-attention, too
+    assert (tmp_path / "out" / "summarise.png").exists()  # also without decoder self-attention
 
 
 @pytest.mark.full
@@ -314,9 +314,9 @@ def test_a_published_model_is_imported_trained_and_served(tmp_path, capsys):
 @pytest.mark.parametrize(
     "name, arguments, message",
     [
-        ("anomalies", ["--data", ".", "--set", "bleeding", "--validate"], "no series to choose by"),
+        ("anomalies", ["--data", ".", "--set", "bleeding", "--validate"], "no validation series"),
         ("classify", ["--data", "."], "--data and --set go together"),
-        ("forecast", ["--past", "100"], "--past must be whole days"),
+        ("forecast", ["--past", "100"], "--past must be a multiple of 24"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(name, arguments, message, capsys):
@@ -333,7 +333,7 @@ def test_a_translator_of_two_vocabularies_is_refused(tmp_path, monkeypatch):
         script.main(options)
 
 
-def test_lines_that_are_no_tree_of_the_sentence_count_as_missed():
+def test_trees_of_other_sentences_count_as_missed():
     parse = scripts.load("parse")
     gold = read_trees("(S (NP (NN a)) (VP (VB b)))\n(S (NN a))")
     scores = parse.scores(gold, ["(S (NP XX ) (VP XX ) )", "(S XX XX )"])
@@ -343,12 +343,12 @@ def test_lines_that_are_no_tree_of_the_sentence_count_as_missed():
     assert parse.flat_score(gold) == pytest.approx(2 * 2 / (4 + 2))
 
 
-def test_the_error_of_a_step_is_the_mean_of_all_guesses_of_it():
+def test_the_error_of_a_step_is_the_mean_over_its_predictions():
     script = scripts.load("anomalies")
     series = np.random.default_rng(7).normal(size=(211, 2)).astype("float32")
 
     class Echo:
-        """Guesses what is hidden, and at one step 3 more."""
+        """Predicts the hidden steps, but one of them 3 too high."""
 
         def predict(self, windows):
             hidden = windows[:, script.SIDE : script.SIDE + script.PATCH].copy()

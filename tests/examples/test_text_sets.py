@@ -1,4 +1,4 @@
-"""Sets of text: what stands in the files comes out, and no text is in two sets."""
+"""Sets of text: readers of files, known corpora, and separate sets."""
 
 import gzip
 import hashlib
@@ -36,7 +36,7 @@ def parallel(folder, name, lines, packed=False):
 
 def test_parallel_files_are_found_packed_or_plain(tmp_path):
     parallel(tmp_path, "train", ["packed"], packed=True)
-    parallel(tmp_path, "train", ["a", "b"])  # the plain file takes its place
+    parallel(tmp_path, "train", ["a", "b"])  # the plain file replaces it
     parallel(tmp_path, "val", ["c@@ d"])
     parallel(tmp_path, "test.2016", ["e"], packed=True)
     parallel(tmp_path, "test_2017", ["f", "g"])
@@ -73,7 +73,7 @@ def test_missing_and_empty_files_are_named(tmp_path):
     parallel(tmp_path, "dev", [])
     with pytest.raises(ValueError, match=r"dev\.en and .*dev\.de are empty"):
         read_sets(tmp_path)
-    with pytest.raises(ValueError, match=r"is no folder, nor one of \['multi30k'"):
+    with pytest.raises(ValueError, match=r"is neither a folder nor one of \['multi30k'"):
         read_sets(tmp_path / "nowhere")
 
 
@@ -92,7 +92,7 @@ def test_a_known_corpus_is_fetched_by_name(tmp_path, monkeypatch):
 
 @pytest.fixture
 def known(tmp_path):
-    """The table of a corpus of two files in a folder."""
+    """Returns the table of a corpus of two local files."""
     origin = tmp_path / "origin"
     origin.mkdir()
     sums = []
@@ -125,7 +125,7 @@ def test_a_file_with_another_checksum_is_not_kept(known, tmp_path):
 def test_no_network_and_an_unknown_corpus_are_reported(tmp_path):
     with pytest.raises(OSError, match="Without a network put the file at"):
         fetch_corpus("small", tmp_path, {"small": ("file:///nowhere", "00  train.en")})
-    with pytest.raises(ValueError, match=r"no corpus is known as 'wmt'; known are \['multi30k'"):
+    with pytest.raises(ValueError, match=r"unknown corpus 'wmt'; known are \['multi30k'"):
         fetch_corpus("wmt", tmp_path)
 
 
@@ -196,7 +196,7 @@ def test_a_text_is_the_first_paragraph_and_its_summary_the_synopsis(debian):
 
 
 def test_no_description_and_no_synopsis_is_in_two_sets(tmp_path):
-    # Packages of one source, and others that say the same of another text.
+    # Packages of one source, and others with the same synopsis and another text.
     twice = descriptions() + descriptions().replace("does task", "does task, too,")
     same = descriptions().replace("some purpose", "another purpose").replace("\n .", " (data)\n .")
     (tmp_path / "Translation-en").write_text(twice + same, "utf-8")
@@ -231,7 +231,7 @@ def write_trec(folder, train, test):
 
 
 def test_trec(tmp_path):
-    who = "Who\x85is Zoë ?"  # latin-1 has a character at which `str.splitlines` cuts
+    who = "Who\x85is Zoë ?"  # `str.splitlines` splits at this Latin-1 character
     write_trec(tmp_path, [f"{n % 6} What is {n} ?" for n in range(20)], [f"3 {who}"])
     sets = labelled_texts.read_trec(tmp_path)
     assert sets.test == ([who], ["person"])
@@ -240,7 +240,7 @@ def test_trec(tmp_path):
     assert kinds.keys() == {f"What is {n} ?" for n in range(20)}
     assert kinds["What is 0 ?"] == kinds["What is 6 ?"] == "description"
     assert kinds["What is 5 ?"] == sets.labels[5] == "number"
-    assert labelled_texts.read_trec(tmp_path) == sets  # the same are drawn each time
+    assert labelled_texts.read_trec(tmp_path) == sets  # every call draws the same sets
     few = labelled_texts.read_trec(tmp_path, limit=1)
     assert [len(part[0]) for part in (few.train, few.valid, few.test)] == [1, 1, 1]
 
@@ -270,12 +270,12 @@ def test_imdb(tmp_path):
     assert len(sets.valid[0]) == 2 and len(sets.train[0]) == 18
     for text, label in zip(*sets.train, strict=True):
         assert label == ("positive" if int(text.split()[1]) >= 10 else "negative")
-    # The file is sorted by label: a part of it must not be.
+    # The file is sorted by label, but a part of it must have both labels.
     few = labelled_texts.read_imdb(tmp_path, limit=12).train
     assert set(few[1]) == {"negative", "positive"}
 
 
-def test_made_opinions_turn_at_a_word_for_not():
+def test_negations_invert_made_opinions():
     sets = labelled_texts.made_opinions()
     kinds = {t: k for part in sets[:3] for t, k in zip(*part, strict=True)}
     assert len(kinds) == sum(len(part[0]) for part in sets[:3]) == 2800

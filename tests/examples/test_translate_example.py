@@ -1,4 +1,4 @@
-"""The example script, from text to a measured and exported model, on number words."""
+"""The translation example, from number words to a measured and exported model."""
 
 import json
 import os
@@ -25,13 +25,13 @@ from keras_transformer.export.runtime import Translator  # noqa: E402
 from keras_transformer.training import callbacks, checkpoints  # noqa: E402
 
 pytestmark = pytest.mark.slow
-# Seconds, not minutes; it learns little, but something.
+# Trains in seconds; the model learns little.
 SMALL = dict(
     model=dict(num_layers=1, d_model=16, num_heads=2, d_ff=19, dropout=0.1),
     rate=dict(peak=0.03, warmup_steps=5),
     average=6,
 )
-# The script in a process of its own, where nothing is imported before what it imports itself.
+# Runs the script in a separate process, without modules imported earlier.
 SMALL_SCRIPT = f"""import runpy, sys
 sys.path.insert(0, {str(scripts.EXAMPLES)!r})
 script = runpy.run_path({str(scripts.EXAMPLES / "translate.py")!r})
@@ -56,7 +56,7 @@ def run(script, output, more="--no-export"):
 
 @pytest.fixture(scope="module")
 def done(script, tmp_path_factory):
-    """A run of two epochs, with its exports and all that it printed."""
+    """Returns the folder of a run of two epochs, with its exports."""
     folder = tmp_path_factory.mktemp("run")
     run(script, folder, "--epochs 2")
     return folder
@@ -67,7 +67,7 @@ def read_metrics(folder):
 
 
 @pytest.mark.full
-def test_leaves_what_it_promises(done):
+def test_a_run_writes_all_its_files(done):
     names = {path.name for path in done.iterdir()}
     pictures = {"learning_curve.png", "attention.png"}
     files = {"model.keras", "tokenizer.model", "metrics.json", "history.jsonl", "run.json"}
@@ -77,10 +77,10 @@ def test_leaves_what_it_promises(done):
 
 
 @pytest.mark.full
-def test_metrics_say_how_and_what(done):
+def test_metrics_hold_command_versions_history_and_scores(done):
     metrics = read_metrics(done)
     assert metrics["command"].startswith("python examples/translate.py --limit 67")
-    assert metrics["command"].endswith(f"--output {done.name}")  # not where it lies
+    assert metrics["command"].endswith(f"--output {done.name}")  # without the path
     assert metrics["seed"] == 1 and metrics["epochs"] == 2 and metrics["beam_width"] == 2
     assert metrics["versions"]["keras"] == keras.__version__
     assert metrics["minutes"] > 0 and metrics["tokens_per_second"] > 0
@@ -128,7 +128,7 @@ def test_the_onnx_file_gives_keras_translations_without_tensorflow(done):
 
 
 @pytest.mark.full
-def test_interrupted_run_leaves_a_model_and_ends_as_if_it_had_not_been(
+def test_an_interrupted_run_leaves_a_model_and_resumes_to_the_same_weights(
     script, done, tmp_path, monkeypatch, capsys
 ):
     class Interrupting(callbacks.Throughput):
@@ -150,7 +150,7 @@ def test_interrupted_run_leaves_a_model_and_ends_as_if_it_had_not_been(
     last = "weights/weights-00001.npz"
     arrays, expected = (checkpoints.read_checkpoint(f / last)[0] for f in (tmp_path, done))
     assert arrays.keys() == expected.keys()
-    for name in expected:  # the last bits of TensorFlow's sums depend on where arrays lie in memory
+    for name in expected:  # the last bits of TensorFlow's sums depend on memory addresses
         np.testing.assert_allclose(arrays[name], expected[name], rtol=1e-5, atol=2e-6)
     for name in ("loss", "val_loss"):
         curves = (read_metrics(folder)["history"][name] for folder in (tmp_path, done))
@@ -158,7 +158,7 @@ def test_interrupted_run_leaves_a_model_and_ends_as_if_it_had_not_been(
 
 
 @pytest.mark.full
-def test_a_run_stopped_within_its_first_epoch_says_so(script, tmp_path, monkeypatch, capsys):
+def test_a_run_stopped_in_its_first_epoch_reports_it(script, tmp_path, monkeypatch, capsys):
     def stopped(*args):
         raise KeyboardInterrupt
 
@@ -166,11 +166,11 @@ def test_a_run_stopped_within_its_first_epoch_says_so(script, tmp_path, monkeypa
     with pytest.raises(SystemExit) as ended:
         run(script, tmp_path)
     assert ended.value.code == 130 and not (tmp_path / "model.keras").exists()
-    assert "No epoch is finished. The same command goes on" in capsys.readouterr().out
+    assert "No epoch is finished. Repeat the command to resume" in capsys.readouterr().out
 
 
 @pytest.mark.full
-def test_one_stopped_after_training_has_a_model(script, done, monkeypatch, capsys):
+def test_a_run_stopped_after_training_has_a_model(script, done, monkeypatch, capsys):
     def stopped(*args, **options):
         raise KeyboardInterrupt
 
@@ -180,7 +180,7 @@ def test_one_stopped_after_training_has_a_model(script, done, monkeypatch, capsy
         patch.setattr(script, "choose_weights", stopped)
         with pytest.raises(SystemExit) as ended:
             run(script, done, "--evaluate")
-    assert ended.value.code == 130 and "--evaluate uses what is there" in capsys.readouterr().out
+    assert ended.value.code == 130 and "evaluate with --evaluate" in capsys.readouterr().out
     assert keras.models.load_model(done / "model.keras").count_params() == before["parameters"]
 
 
@@ -199,26 +199,26 @@ def test_evaluation_trains_nothing(script, done, capsys):
 
 
 def problem(script, arguments):
-    """What the script says before it ends with an error."""
+    """Returns the error message with which the script ends."""
     with pytest.raises(SystemExit) as ended:
         script.main(arguments)
     return str(ended.value.code)
 
 
 @pytest.mark.full
-def test_other_arguments_do_not_go_on_with_a_run(script, done):
+def test_other_arguments_do_not_resume_a_run(script, done):
     said = problem(script, [*ARGUMENTS.split(), "--seed", "2", "--output", str(done)])
     assert said.startswith("translate.py: ") and "another run: it differs in seed." in said
     said = problem(script, [*ARGUMENTS.split(), "--limit", "66", "--output", str(done)])
     assert "differs in train_sha256." in said
 
 
-def test_there_must_be_something_to_evaluate(script, tmp_path):
+def test_evaluation_requires_a_finished_epoch(script, tmp_path):
     said = problem(script, [*ARGUMENTS.split(), "--evaluate", "--output", str(tmp_path / "new")])
     assert "holds no finished epoch" in said and not (tmp_path / "new").exists()
 
 
-def test_what_is_wrong_with_the_text_is_said(script, tmp_path):
+def test_errors_name_the_problem_in_the_text(script, tmp_path):
     said = problem(script, ["--target", "tlh", "--output", str(tmp_path)])
     assert "num2words has" in said and "en and tlh" in said
     said = problem(script, ["--data", str(tmp_path), "--output", str(tmp_path / "out")])
@@ -232,14 +232,14 @@ def test_number_words_are_measured_in_characters(script):
 
 
 @pytest.mark.parametrize("arguments", ["--beam-width 0", "--length-penalty x"])
-def test_arguments_of_its_own_are_checked(script, arguments, capsys):
+def test_translation_arguments_are_checked(script, arguments, capsys):
     with pytest.raises(SystemExit):
         script.main(arguments.split())
     assert arguments.split()[0] in capsys.readouterr().err
 
 
 @pytest.mark.full
-def test_replicas_of_a_cpu_train_together_and_libraries_keep_quiet(tmp_path):
+def test_cpu_replicas_train_together_without_warnings(tmp_path):
     command = [sys.executable, "-c", SMALL_SCRIPT]
     command += [*"--limit 23 --vocab-size 310 --epochs 1".split()]
     command += [*"--replicas 2 --beam-width 1 --length-penalty 1 --no-export".split()]

@@ -1,6 +1,6 @@
 """Trees: reading, writing in brackets, whole treebanks, made sentences, and the bracket score.
 
-Brackets are counted as EVALB documents it. Numbers here are counted by hand.
+EVALB documents how to count brackets. The expected numbers are counted by hand.
 """
 
 import re
@@ -52,7 +52,7 @@ def test_words_and_tags_in_order():
 def test_phrases_are_the_trees_inside():
     (tree,) = read_trees("(S (NP (DT a) (NN b)) (VP (VB c) (PP (IN d) (NP (NN e)))) (. .))")
     labels = [phrase.label for phrase in phrases(tree)]
-    assert labels == ["NP", "VP", "PP", "NP"]  # no word, and not the tree itself
+    assert labels == ["NP", "VP", "PP", "NP"]  # neither words nor the tree itself
     longest = phrases(tree, least=3)
     assert [tagged_words(phrase) for phrase in longest] == [tagged_words(tree)[2:5]]
     assert phrases(Tree("NN", ("b",))) == []
@@ -99,7 +99,7 @@ def test_a_tree_becomes_brackets_and_comes_back(options, line, first):
         "",
     ],
 )
-def test_a_line_that_is_no_tree_is_refused(line):
+def test_a_line_that_is_not_a_tree_is_refused(line):
     with pytest.raises(ValueError):
         from_brackets(line)
 
@@ -111,7 +111,7 @@ def test_a_line_that_is_no_tree_is_refused(line):
         ("(S a b)", "one word, or brackets"),
         ("(S ())", "one word, or brackets"),
         ("(S (NP a)", "1 brackets are not closed, S first"),
-        ("(S a) b", "'b' stands outside"),
+        ("(S a) b", "'b' is outside"),
     ],
 )
 def test_an_error_in_a_treebank_is_reported(text, told):
@@ -138,7 +138,7 @@ def test_articles_of_a_treebank_are_in_one_set_each(tmp_path):
     with pytest.raises(ValueError, match="has 2, 0, 0 trees in wsj_0001-0150"):
         read_treebank(write(path, [1, 2]))
     path.write_text("(S (NN a))")
-    with pytest.raises(ValueError, match="is no zip file"):
+    with pytest.raises(ValueError, match="is not a zip file"):
         read_treebank(path)
 
 
@@ -180,7 +180,7 @@ def test_the_brackets_of_a_tree():
     }
 
 
-def test_punctuation_moves_nothing():
+def test_punctuation_does_not_change_brackets():
     inside, quoted = read_trees(
         "(S (NP (NNP Anna) (, ,)) "
         "(VP (VBZ sits) (ADVP (RP down)) (PP (IN in) (NP (NNP Rome))) (. .)))"
@@ -188,7 +188,7 @@ def test_punctuation_moves_nothing():
     )
     assert brackets(inside) == brackets(GOLD)
     assert brackets(quoted) == {("S", 0, 1): 1}
-    # The words of a line of brackets have no tags. Those of the sentence count.
+    # A line of brackets has no tags, so the tags of the sentence count.
     made = from_brackets("(S (NP XX ) XX (VP XX (PRT XX ) (PP XX (NP XX ) ) ) XX )")
     assert bracket_score([GOLD], [made])["f1"] == 1
 
@@ -210,7 +210,7 @@ EARLY = from_brackets("(S (NP XX ) XX (VP XX XX XX ) XX XX )", tagged_words(GOLD
             [GOLD, from_brackets("(X XX )")],
             {"precision": 6 / 7, "recall": 6 / 7, "complete": 1 / 2},
         ),
-        # A sentence without a tree has found nothing.
+        # A sentence without a tree has no right bracket.
         ([GOLD, SHORT], [None, SHORT], {"precision": 1, "recall": 1 / 7, "trees": 1 / 2}),
         ([GOLD], [None], dict.fromkeys(("precision", "recall", "f1", "complete", "trees"), 0)),
     ],
@@ -225,7 +225,7 @@ def test_precision_and_recall(gold, made, expected):
 def test_trees_of_other_sentences_are_refused():
     with pytest.raises(ValueError, match="1 words are in brackets, but there are 2"):
         from_brackets("(S XX )", [("a", "DT"), ("b", "NN")])
-    with pytest.raises(ValueError, match="sentence 0 has 7 words, but its tree 1"):
+    with pytest.raises(ValueError, match="sentence 0 has 7 words, but its tree has 1"):
         bracket_score([GOLD], [SHORT])
     with pytest.raises(ValueError, match="1 sentences and 0 trees"):
         bracket_score([GOLD], [])

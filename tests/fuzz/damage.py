@@ -9,12 +9,12 @@ LINES = [f"{a} {b}" for a in "abcdefgh" for b in "xyz"]  # text for a tokenizer 
 
 
 def damaged(data, random, is_text):
-    """Bytes with one or two changes."""
+    """Returns the bytes with one or two random changes."""
     data = bytearray(data)
     for _ in range(random.integers(1, 3)):
         size = len(data)
         place, other = sorted(random.integers(0, size + 1, 2))
-        # Bits are frequent, and so are values of a text, which is then still of its format.
+        # Bit flips are frequent, and so are changed values, which keep a text in its format.
         kind = 7 if is_text and random.random() < 0.8 else max(0, random.integers(-3, 8))
         if kind == 0:  # bits
             for at in random.integers(0, max(1, size), random.integers(1, 9)) if size else ():

@@ -2,12 +2,12 @@
 
     python tests/fuzz/documents.py --count 10000 --seed 5
 
-Each document is built from parts, so its tags, its text and its placeholders are known without a
-parser. A model that copies must give them all back in order. Models that reorder, shorten or
-misalign sentences must give back each tag once and well nested, and each placeholder unchanged.
+Each document is built from parts, so its tags, text and placeholders are known without a parser. A
+model that copies must return all of them in order. Models that reorder, shorten or misalign
+sentences must return each tag once and well nested, and each placeholder unchanged.
 
-Documents have white space, or a word in the same element, around `code`: `<i>a <code>x</code></i>b`
-may come back with a space between `x` and `b`.
+Around `code`, documents have white space or a word in the same element. Otherwise a space may
+appear: `<i>a <code>x</code></i>b` may come back with a space between `x` and `b`.
 """
 
 import argparse
@@ -47,7 +47,7 @@ SPACES = (" ", " ", " ", "  ", "\n", "\t", "\n    ")
 
 
 class Built(NamedTuple):
-    """A document, its tags in order, its text, and how often it has each placeholder."""
+    """A document, its tags in order, its text, and the count of each placeholder."""
 
     document: str
     tags: list[str]
@@ -149,12 +149,12 @@ class Builder:
 
 
 def copy(sentences):
-    """Word i is aligned with word i."""
+    """Returns the sentences, with word i aligned to word i."""
     return [AlignedText(one, tuple((i, i) for i in range(len(one.split())))) for one in sentences]
 
 
 class Scrambler:
-    """Writes words in any order, leaves out and repeats some, and aligns them as it likes."""
+    """Reorders, drops and repeats words, with random alignments."""
 
     def __init__(self, seed):
         self._draw = random.Random(seed)
@@ -172,7 +172,7 @@ class Scrambler:
 
 
 class Reader(html.parser.HTMLParser):
-    """Tags as they stand in a document, its text, and whether the tags are well nested."""
+    """Reads the tags and the text of a document, and whether the tags are well nested."""
 
     EMPTY = ("br", "hr", "img", "wbr", "input")
 
@@ -211,30 +211,30 @@ class Reader(html.parser.HTMLParser):
 
 
 def lowered(tags):
-    """End tags in lower case, as the reader tells them."""
+    """Returns the tags with end tags in lower case, as `Reader` reports them."""
     return [tag.lower() if tag.startswith("</") else tag for tag in tags]
 
 
 def problem(built, seed):
-    """What is wrong with the translations of a document, or `None`."""
+    """Returns the problem with the translations of a document, or `None`."""
     for name, model in (("copy", copy), ("scrambled", Scrambler(seed))):
         found = DocumentTranslator(model).html(built.document)
         after, tags = Reader(found), lowered(built.tags)
         if not after.nested:
             return f"{name}: the tags are not well nested"
         if sorted(after.tags) != sorted(tags) or (name == "copy" and after.tags != tags):
-            return f"{name}: other tags"
+            return f"{name}: the tags differ"
         if name == "copy" and after.text.split() != built.text.split():
-            return "copy: another text"
+            return "copy: the text differs"
         text = html.unescape(found)
         for one, count in built.placeholders.items():
             if text.count(one) < count:
-                return f"{name}: {one!r} is there {text.count(one)} times, not {count}"
+                return f"{name}: {one!r} occurs {text.count(one)} times, not {count}"
     return None
 
 
 def failures(count, seed):
-    """The documents that fail: pairs of a seed and the reason."""
+    """Yields the seed of each document that fails, and the reason."""
     for number in range(seed, seed + count):
         built = Builder(number).build()
         if reason := problem(built, number):
@@ -244,7 +244,7 @@ def failures(count, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0, help="of the first document")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first document")
     args = parser.parse_args()
     start, failed = time.monotonic(), 0
     for number, reason in failures(args.count, args.seed):

@@ -1,15 +1,14 @@
-"""Kills and full disks at every change of files: the old ones stay whole, or the new ones are.
+"""Kills and full disks at every file change: the old or the new files are whole.
 
     python tests/fuzz/faults.py --out faults.json
 
-A task first runs to its end and counts its changes below its folder: files opened for writing,
+A task first runs to its end and counts the changes below its folder: files opened for writing,
 moves, new and removed folders. Then it runs again for each change. A run is killed before its k-th
-change, or all changes from the k-th on fail for want of space. On Linux, as root, the disk is also
-really full: a file system in memory has sizes from nothing to all that the task needs.
+change, or all changes from the k-th on fail with a full disk. On Linux, as root, the task also
+fills a file system in memory of several sizes.
 
-After a kill the earlier files are whole, or the new ones, and the same task then runs to its end.
-After a full disk there is also a clear error, and nothing is left behind. Each case is a forked
-process.
+After a kill, the earlier or the new files are whole, and the same task then runs to its end. A full
+disk must also raise a clear error and leave nothing behind. Each case is a forked process.
 """
 
 import argparse
@@ -42,7 +41,7 @@ from keras_transformer.export import ExportError, export_onnx  # noqa: E402
 from keras_transformer.export.artefact.reader import read_artefact  # noqa: E402
 from keras_transformer.training.checkpoints import read_if_whole  # noqa: E402
 
-# Audit events that change files, beside "open". A full disk can still remove.
+# Audit events that change files, beside "open". A full disk still allows removals.
 REMOVES = ("os.remove", "os.rmdir")
 CHANGES = ("os.rename", "os.mkdir", "os.link", "os.symlink", "os.truncate", *REMOVES)
 OUTCOMES = ("whole", "not resumed", "damaged", "unclear error", "left behind")
@@ -50,7 +49,7 @@ SIZES = 12  # of the file system in memory
 
 
 class Export:
-    """An export over an earlier one, which is whole before and after."""
+    """Exports a model over an earlier export."""
 
     def __init__(self):
         self.version = 0
@@ -67,7 +66,7 @@ class Export:
 
 
 class Tokenizer:
-    """A tokenizer that is saved over an earlier one."""
+    """Saves a tokenizer over an earlier one."""
 
     def __init__(self):
         self.version = 0
@@ -82,7 +81,7 @@ class Tokenizer:
 
 
 class Training:
-    """Two epochs with a checkpoint after every second update. They go on after a kill."""
+    """Trains two epochs with a checkpoint every second update. Resumes after a kill."""
 
     def __init__(self):
         self.version = 0
@@ -169,7 +168,7 @@ def run(task, folder, act=None):
 
 
 def judge(task, folder, kind, error):
-    """The outcome of a case."""
+    """Returns the outcome of a case."""
     if kind == "full" and error[1] == "unclear":
         return "unclear error"
     outcome = inspect(task, folder)
@@ -181,10 +180,10 @@ def judge(task, folder, kind, error):
 
 
 def inspect(task, folder):
-    """Whether the files of a task are whole, and alone."""
+    """Returns the outcome for the files of a task."""
     try:
         return "whole" if task.check(folder) else "left behind"
-    except Exception:  # whatever the reader raises, the file is not whole
+    except Exception:  # any error means that a file is damaged
         return "damaged"
 
 
@@ -200,7 +199,7 @@ def full(number, event, at):
 
 @contextlib.contextmanager
 def small_disk(folder, size):
-    """A file system of `size` bytes at a folder; yields `False` where it cannot be had."""
+    """Mounts a file system of `size` bytes at a folder. Yields whether this worked."""
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder]
     done = os.geteuid() == 0 and not subprocess.run(command, capture_output=True).returncode
     try:
@@ -211,7 +210,7 @@ def small_disk(folder, size):
 
 
 def cases(name, folder, every):
-    """Yields the kind, the number and the outcome of each case of a task."""
+    """Yields the kind, number, outcome and error of each case of a task."""
     task = TASKS[name]()
 
     def fresh():
@@ -256,9 +255,9 @@ def cases(name, folder, every):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=TASKS, help="one task")
-    parser.add_argument("--every", type=int, default=1, help="of n changes one; default all")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON: the table, and what is wrong")
+    parser.add_argument("--only", choices=TASKS, help="run one task")
+    parser.add_argument("--every", type=int, default=1, help="run one in n changes; default all")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for table and failures")
     given = parser.parse_args()
     rows, wrong = {}, []
     for name in [given.only] if given.only else TASKS:

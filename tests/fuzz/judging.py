@@ -1,10 +1,10 @@
-"""Inputs that the exporter did not choose, Keras' outputs for them, and when others are wrong.
+"""Inputs that the exporter did not choose, and the comparison of outputs with Keras.
 
-TensorFlow and ONNX Runtime round differently. A few models magnify that: a vector of norm 1e-7 is
-scaled to norm 1, or two nearly equal logits decide. So a number that is off is asked for again, of
-Keras, with noise in all numbers that Keras computes. It is wrong unless the noise moves it as well,
-or Keras computes it in float64 as the file does: then the float32 of Keras is what errs.
-A case is called ill-conditioned if all of its numbers that are off are excused like that.
+TensorFlow and ONNX Runtime round differently. A few models magnify this: a vector of norm 1e-7 is
+scaled to norm 1, or two nearly equal logits decide. If a number differs, Keras computes it again
+with noise in all its numbers. The number is wrong unless the noise moves it as well, or unless
+Keras in float64 agrees with the file. In the latter case, Keras' float32 result is inaccurate.
+A case is ill-conditioned if all of its differing numbers are excused.
 """
 
 from unittest import mock
@@ -15,15 +15,15 @@ import recipes
 
 from keras_transformer.decoding import call_encoder
 
-# The noise: this part of a number, or of 1 for smaller ones. Errors of float32 are a tenth of it.
+# Noise relative to a number, or to 1 for smaller ones. Errors of float32 are a tenth of it.
 NOISE, DRAWS = 1e-5, 8
-TOLERANCE = 1e-4  # the same
+TOLERANCE = 1e-4  # relative in the same way
 SHAPES = ((1, 1), (2, 3), (3, 7), (17, 33), (2, 13), (4, 5), (1, 32), (0, 5))
-SOURCES = ((1, 1), (1, 32), (9, 17), (4, 5), (2, 29), (3, 2), (6, 8), (0, 4))  # of searches
+SOURCES = ((1, 1), (1, 32), (9, 17), (4, 5), (2, 29), (3, 2), (6, 8), (0, 4))  # for searches
 # Operations whose results may round to 1 or -1.
 SATURATING = (keras.layers.RNN, keras.layers.Bidirectional)
 SATURATING_OPERATORS = ("Tanh", "Sigmoid", "Erf", "Softmax")
-# Options of a call that every export takes where the search has them. These values switch two off.
+# Call options that every export takes if the search has them. `OFF`: values that disable two.
 ALWAYS = ("max_length", "length_penalty", "temperature", "top_k", "top_p")
 OFF = {"top_k": 0, "top_p": 1}
 NUMBERS = {
@@ -41,7 +41,7 @@ STYLES = ("normal", "small", "padded", "normal", "large", "zeros", "small", "nor
 
 
 def feeds(model, random):
-    """Inputs that the exporter did not choose; the last batch is empty."""
+    """Returns inputs that the exporter did not choose. The last batch is empty."""
     made = []
     for unequal in (False, True):
         for (rows, length), style in zip(SHAPES, STYLES, strict=True):
@@ -55,15 +55,15 @@ def feeds(model, random):
 
 
 def numbers(tensor, shape, style, random):
-    """An array for an input, in a style."""
+    """Returns an array for an input, in a style."""
     if tensor.dtype == "bool":
         return random.random(shape) < 0.5
     if "int" in tensor.dtype:
         if "ids" in tensor.name:
             array = random.integers(1, recipes.VOCAB, shape)
         elif style == "large":
-            # Neighbours that float32 cannot tell apart. Sums stay below 2^31: TensorFlow wraps
-            # around there, ONNX Runtime stops.
+            # Neighbours that float32 cannot distinguish. Sums stay below 2^31, where TensorFlow
+            # wraps around and ONNX Runtime stops.
             array = random.integers(0, 9, shape) + 25 * 10**6
             array = array * random.choice([-1, 1], shape)
         else:
@@ -82,11 +82,12 @@ def numbers(tensor, shape, style, random):
 
 
 def noisy(array, random, sign, least=0.0, all_rounded=False):
-    """The array with noise, except where float16 holds a number: 0, 1.5 or 3 come of no rounding.
+    """Returns the array with noise, except in numbers that float16 holds exactly.
 
-    `all_rounded`: these numbers have noise too. The 1 of a saturated tanh comes of rounding.
+    Numbers such as 0, 1.5 or 3 are not rounded. With `all_rounded`, they have noise too, because
+    the 1 of a saturated tanh comes from rounding.
 
-    The noise of both signs is opposite, so that one of them turns each nearly equal pair around.
+    The two signs have opposite noise, so one of them swaps each nearly equal pair.
     """
     gap = sign * NOISE * random.uniform(-1, 1, array.shape) * np.maximum(np.abs(array), least)
     with np.errstate(over="ignore"):
@@ -95,13 +96,13 @@ def noisy(array, random, sign, least=0.0, all_rounded=False):
 
 
 class Judge:
-    """Holds what was exported to Keras."""
+    """Compares an export with Keras."""
 
     def __init__(self, model, random):
         self.model, self.random = model, random
 
     def verdict(self, feed, expected, found):
-        """The outcome, and what is off."""
+        """Returns the outcome and the difference."""
         if not (off := self.off(expected, found, [])):
             return "right", ""
         still = self.off(expected, found, self.near(feed))
@@ -110,11 +111,11 @@ class Judge:
         return ("wrong", still) if still else ("ill-conditioned", off)
 
     def exact(self, feed):
-        """The answer in float64, or `None` if there is none."""
+        """Returns the answer in float64, or `None`."""
         return None
 
     def near(self, feed):
-        """The answers with noise in weights, inputs, and results of layers and operators."""
+        """Returns answers with noise in weights, inputs, and results of layers and operators."""
         weights, answers = self.model.get_weights(), []
         for seed in self.random.integers(2**31, size=DRAWS):
             for sign in (1, -1):
@@ -132,7 +133,7 @@ def moved(array, random, sign):
 
 
 def noise(random, sign):
-    """A context in which Keras' layers and operators give noisy numbers, unless compiled."""
+    """Returns a context that adds noise to results of uncompiled layers and operators."""
     plain = keras.Operation.__call__
 
     def add(tensor, saturates):
@@ -154,11 +155,12 @@ def noise(random, sign):
 
 
 class ModelJudge(Judge):
-    """Holds the outputs of an exported model to those of Keras.
+    """Compares the outputs of an exported model with Keras.
 
     Args:
-        model, random: of every judge.
-        in_precision: function from a dtype to the same model in it. Defaults to `None`: none.
+        model: the Keras model.
+        random: NumPy random generator.
+        in_precision: function from a dtype to the model in this dtype. Optional.
     """
 
     def __init__(self, model, random, in_precision=None):
@@ -189,7 +191,7 @@ class ModelJudge(Judge):
 
 
 class SearchJudge(Judge):
-    """Holds the hypotheses of an exported search to those of Keras."""
+    """Compares the hypotheses of an exported search with Keras."""
 
     def __init__(self, model, random, search, export_options):
         super().__init__(model, random)
@@ -215,11 +217,11 @@ class SearchJudge(Judge):
                         array[row, max(0, length - 2 * row) :] = 0
                 feed[tensor.name] = array
             feed |= {name: np.array(seed, "int32") for name, seed in self.seed.items()}
-            made.append(feed | (self.options(rows) if made else {}))  # first the exported values
+            made.append(feed | (self.options(rows) if made else {}))  # first the exported defaults
         return made
 
     def options(self, rows):
-        """Some options of a call, for a batch of `rows` sentences."""
+        """Returns random call options for a batch of `rows` sentences."""
         random, made = self.random, {}
         for name in sorted(self.names):
             if random.random() < 0.5:
@@ -238,14 +240,14 @@ class SearchJudge(Judge):
         call = {name: array for name, array in feed.items() if name in self.names | {"seed"}}
         source = {name: array for name, array in feed.items() if name not in call}
         if getattr(self.model, "source_inputs", None):
-            # Raises where a kernel is longer than the input; compiled code does not.
+            # Raises if a kernel is longer than the input. Compiled code does not.
             call_encoder(self.model.encoder, source)
         result = self.search(self.model, source, **{"max_length": self.max_length, **call})
         found = zip(("token_ids", *result._fields[1:]), result, strict=True)
         return {name: np.asarray(array) for name, array in found if np.ndim(array) > 1}
 
     def off(self, expected, found, near):
-        """Rows whose ids or scores are others. A row is excused if noise moves it as far."""
+        """Describes rows with other ids or scores. A row is excused if noise moves it as far."""
         width = max(answer["token_ids"].shape[-1] for answer in (expected, found, *near))
         ids = padded(expected, width)
         if ids.shape != padded(found, width).shape:
@@ -275,7 +277,7 @@ class SearchJudge(Judge):
 
 
 def padded(answer, width, name="token_ids"):
-    """An array (B, W, T, ...) with as many tokens as `width`."""
+    """Returns an array (B, W, T, ...) padded to `width` tokens."""
     array = answer[name]
     return np.pad(
         array, [(0, width - array.shape[2] if axis == 2 else 0) for axis in range(array.ndim)]
@@ -283,7 +285,7 @@ def padded(answer, width, name="token_ids"):
 
 
 def difference(reference, found, near):
-    """What is off, or `None`."""
+    """Returns the difference as text, or `None`."""
     if found.shape != reference.shape or found.dtype != reference.dtype:
         return f"{found.dtype}{found.shape}, Keras {reference.dtype}{reference.shape}"
     if reference.dtype.kind != "f":

@@ -1,12 +1,12 @@
-"""Mixed load with faults on the service: good, damaged, abandoned and slow requests at a time.
+"""Mixed load on the service: good, damaged, abandoned and slow requests at the same time.
 
     python tests/fuzz/load.py --seconds 3600 --seed 5 --out load.json
 
-The service runs in a separate process, by the command of the guide, with small models. A good
-request must have the same answer each time, or be refused because the service is busy; damaged ones
-are judged as in `protocols.py`. Memory, open files and threads of the service are read 60 times. In
-the last quarter of the time, their medians may exceed those of the second quarter by 5 (MB, files,
-threads). At the end the service stops with status 0.
+The service runs in a separate process, with the command of the guide and small models. A good
+request must have the same answer each time, or be refused because the service is busy. Damaged
+requests are judged as in `protocols.py`. Memory, open files and threads of the service are measured
+60 times. Their medians in the last quarter may exceed the second quarter by 5 (MB, files, threads).
+At the end, the service must stop with status 0.
 """
 
 import argparse
@@ -39,21 +39,21 @@ import keras_transformer as kt  # noqa: E402
 
 PAUSE = 0.1  # seconds between two requests of a client
 READINGS = 60
-MORE = {"resident_mb": 5, "files": 5, "threads": 5}  # allowed, beside the second quarter
+MORE = {"resident_mb": 5, "files": 5, "threads": 5}  # allowed growth since the second quarter
 GOOD = [
     (start, body)
     for name in ("lines", "v2", "libretranslate")
     for start, body in HTTP[name]
-    if b"story/infer" not in start  # which has no seed
+    if b"story/infer" not in start  # without a seed
 ]
 
 
 class Clients:
-    """Threads that send requests until they are told to stop.
+    """Threads that send requests until `stop` is called.
 
     Attributes:
         count: {(kind, outcome): requests}.
-        wrong: list of the requests that had a wrong outcome.
+        wrong: list of requests with a wrong outcome.
     """
 
     def __init__(self, port, seed):
@@ -79,7 +79,7 @@ class Clients:
                 self.wrong.append({"kind": kind.__name__, "outcome": outcome, "sent": repr(sent)})
 
     def _answer(self, sent, parts):
-        """The outcome of a good request, sent in parts."""
+        """Returns the outcome of a good request, sent in parts."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS) as opened:
             for part in parts:
                 opened.sendall(part)
@@ -92,25 +92,25 @@ class Clients:
         return f"status {response.status}"
 
     def good(self, random):
-        """A request over HTTP, at once."""
+        """Sends a request over HTTP at once."""
         sent = b"".join(GOOD[random.integers(0, len(GOOD))])
         return self._answer(sent, [sent]), sent
 
     def slow(self, random):
-        """A request over HTTP, a few bytes at a time."""
+        """Sends a request over HTTP, a few bytes at a time."""
         sent = b"".join(GOOD[random.integers(0, len(GOOD))])
         parts = (sent[start : start + 40] for start in range(0, len(sent), 40))
         return self._answer(sent, (part for part in parts if not time.sleep(PAUSE))), sent
 
     def damaged(self, random):
-        """A damaged request over HTTP or gRPC."""
+        """Sends a damaged request over HTTP or gRPC."""
         kind = [*HTTP, *GRPC][random.integers(0, len(HTTP) + len(GRPC))]
         if kind in HTTP:
             return ask_http(self.port, random, kind)
         return ask_grpc(self._channel, random)
 
     def abandoned(self, random):
-        """A long request whose client leaves: in its middle, or before the answer has ended."""
+        """Sends a long request and leaves in its middle or before the end of the answer."""
         sent = b"".join(protocols.http_request("/lines/en-de", "\n".join(LINES * 5).encode()))
         sent = sent[: random.choice([len(sent), random.integers(1, len(sent))])]
         with socket.create_connection(("127.0.0.1", self.port), timeout=PAUSE) as opened:
@@ -127,7 +127,7 @@ class Clients:
 
 
 def reading(service):
-    """Resident memory in MB, open files and threads of the service."""
+    """Returns resident memory in MB, open files and threads of the service."""
     process = pathlib.Path(f"/proc/{service.process.pid}")
     return {
         "resident_mb": round(service.megabytes()["service"], 1),
@@ -137,7 +137,7 @@ def reading(service):
 
 
 def grown(readings):
-    """Readings that grew by more than `MORE`: {name: medians of the two quarters}."""
+    """Returns readings that grew by more than `MORE`: {name: medians of two quarters}."""
     quarter = len(readings) // 4
     parts = readings[quarter : 2 * quarter], readings[-quarter:]
     medians = {n: [statistics.median(r[n] for r in part) for part in parts] for n in MORE}
@@ -148,7 +148,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=pathlib.Path, help="JSON: the table, and what is wrong")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for table and failures")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = kt.Tokenizer.train(LINES, vocab_size=272)

@@ -1,10 +1,10 @@
-"""Random models and searches through `export_onnx`, held to Keras on inputs of the fuzzer's own.
+"""Random models and searches through `export_onnx`, compared with Keras on new inputs.
 
     python tests/fuzz/models.py --count 2000 --searches 300 --seed 5 --out fuzz.jsonl
 
-Each case runs in a forked process, so that a crash counts and ends nothing. A second call with the
-same file goes on where the first one ended. `--seed 5 --only 17` runs one case again, alone, and
-prints the lines of Python that build its model; `--only s17` runs a search.
+Each case runs in a forked process, so that a crash is counted and does not end the run. A second
+call with the same file continues where the first one ended. `--seed 5 --only 17` runs one case
+again and prints the lines of Python that build its model. `--only s17` runs a search.
 """
 
 import argparse
@@ -34,14 +34,14 @@ from keras_transformer.export.artefact.reader import read_artefact  # noqa: E402
 from keras_transformer.export.proof import script  # noqa: E402
 from keras_transformer.export.runtime.session import open_session  # noqa: E402
 
-# Outcomes that end in the exit status 1; and where an empty batch or an empty result is refused.
+# Outcomes with exit status 1, and the outcome where only an empty batch or result fails.
 WRONG, NOTHING = ("wrong", "run failure", "crash", "timeout"), "fails on nothing"
-EXCUSED, MOST_EXCUSED = "ill-conditioned", 0.03  # as `judging` explains it; more fail
+EXCUSED, MOST_EXCUSED = "ill-conditioned", 0.03  # see `judging`; a larger share fails
 OUTCOMES = ("right", *WRONG, NOTHING, EXCUSED, "refused", "not drawn")
 
 
 def judge(kind, seed, index, tell):
-    """The outcome of a case and a line about it. `tell` notes the stage, should the process end."""
+    """Returns the outcome of a case and a line about it. `tell` notes the stage before a crash."""
     random = np.random.default_rng([seed, index, kind == "search"])
     tell("not drawn", "drawing")
     try:
@@ -58,7 +58,7 @@ def judge(kind, seed, index, tell):
     for feed in inputs:
         try:
             keras_found.append((feed, judging.answer(feed)))
-        except Exception:  # Keras cannot: such as a kernel that is longer than the input
+        except Exception:  # such as a kernel that is longer than the input
             continue
     if len(keras_found) < 2:
         return "not drawn", "Keras itself runs on fewer than two inputs"
@@ -92,7 +92,7 @@ def judge(kind, seed, index, tell):
 
 
 def empty_batch(feed, session, answer, tell):
-    """The outcome for a batch without rows. TensorFlow itself may end the process there."""
+    """Returns the outcome for a batch without rows, on which TensorFlow itself may crash."""
     tell("crash", "an empty batch")
     try:
         session.run(None, feed)
@@ -100,7 +100,7 @@ def empty_batch(feed, session, answer, tell):
         failed = f"an empty batch: {error}"
     else:
         return "right", ""
-    tell("right", "TensorFlow ends with an empty batch")
+    tell("right", "TensorFlow crashes on an empty batch")
     try:
         answer(feed)
     except Exception:
@@ -109,7 +109,7 @@ def empty_batch(feed, session, answer, tell):
 
 
 def export(case, folder, keras_found):
-    """Exports a case; with samples of the caller's where the exporter asks for them."""
+    """Exports a case, with samples if the exporter asks for them."""
     options = {"verbose": False, **getattr(case, "options", {})}
     search = getattr(case, "search", None)
     try:
@@ -122,7 +122,7 @@ def export(case, folder, keras_found):
 
 
 def prove_here(command, **_):
-    """Stands in for the process of `proof`: this one is a fork, and may end."""
+    """Replaces the process of `proof`, because this process is a fork that may crash."""
     job = json.loads(pathlib.Path(command[-1]).read_text("utf-8"))
     loaded = dict(sys.modules)
     report = {"check": "imports", "error": None, "seconds": 0.0}
@@ -135,7 +135,7 @@ def prove_here(command, **_):
 
 
 def work(kind, seed, index, pipe, quiet):
-    """A case, in a process of its own."""
+    """Runs a case in a forked process."""
     if quiet:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
@@ -144,11 +144,11 @@ def work(kind, seed, index, pipe, quiet):
     try:
         pipe.send(("end", *judge(kind, seed, index, lambda *stage: pipe.send(("at", *stage)))))
     except Exception:
-        pipe.send(("end", "crash", traceback.format_exc()[-1500:]))  # of the fuzzer itself
+        pipe.send(("end", "crash", traceback.format_exc()[-1500:]))  # in the fuzzer itself
 
 
 def run(kind, seed, index, limit=300, quiet=True):
-    """The record of a case."""
+    """Returns the record of a case."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=work, args=(kind, seed, index, sender, quiet), daemon=True)
@@ -173,13 +173,13 @@ def run(kind, seed, index, limit=300, quiet=True):
 
 
 def share(records, outcome):
-    """The part of the cases that were drawn with an outcome."""
+    """Returns the share of an outcome among the drawn cases."""
     outcomes = [record["outcome"] for record in records if record["outcome"] != "not drawn"]
     return outcomes.count(outcome) / max(1, len(outcomes))
 
 
 def reasons(records):
-    """How many cases were refused, by the beginning of the error."""
+    """Counts refused cases by the beginning of the error."""
     told = [record["told"] for record in records if record["outcome"] == "refused"]
     first = [text.removeprefix("ExportError: ").split("\n")[0] for text in told]
     return collections.Counter(
@@ -202,7 +202,7 @@ def write_report(records, path):
 
 
 def table(records):
-    """Outcomes by kind, and refusals by reason, in Markdown."""
+    """Returns Markdown tables: outcomes by kind, and refusals by reason."""
     kinds = sorted({record["kind"] for record in records})
     count = collections.Counter((record["kind"], record["outcome"]) for record in records)
     lines = [f"| outcome | {' | '.join(kinds)} |", "| --- " * (len(kinds) + 1) + "|"]
@@ -224,10 +224,10 @@ def main():
     parser.add_argument("--count", type=int, default=0, help="random models")
     parser.add_argument("--searches", type=int, default=0, help="random searches")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", help="index of one case; a search's begins with s")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON lines, one a case; continued")
-    parser.add_argument("--report", type=pathlib.Path, help="JSON: the tables, of all of --out")
-    parser.add_argument("--limit", type=float, default=300, help="seconds a case may take")
+    parser.add_argument("--only", help="index of one case; s before it means a search")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON lines, one per case; continued")
+    parser.add_argument("--report", type=pathlib.Path, help="JSON file for tables of all of --out")
+    parser.add_argument("--limit", type=float, default=300, help="seconds per case")
     given = parser.parse_args()
     if given.only:
         kind = "search" if given.only.startswith("s") else "model"

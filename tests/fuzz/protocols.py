@@ -1,10 +1,10 @@
-"""Damaged requests to every protocol of the service: an answer or a refusal, and no status 500.
+"""Damaged requests to every protocol of the service: answered or refused, without status 500.
 
     python tests/fuzz/protocols.py --count 100000 --seed 5 --out protocols.json
 
-The service runs in this process, with small models. A request is wrong if its answer has a status
-of 500 or above (apart from 501, a method or an encoding that is not supported) or the gRPC codes
-UNKNOWN and INTERNAL, if it has no answer in time, or if the service no longer answers a good one.
+The service runs in this process, with small models. Three outcomes are wrong. The answer has the
+gRPC code UNKNOWN or INTERNAL, or a status of 500 or above (except 501: unsupported method or
+encoding). There is no answer in time. The service no longer answers a good request.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from helpers import artefacts, local_service, seeded_artefact, service_requests 
 import keras_transformer as kt  # noqa: E402
 from keras_transformer.export.serving.messages import MESSAGES  # noqa: E402
 
-SECONDS, PATIENCE = 20, 0.1  # for an answer; for one to a request that may be incomplete
+SECONDS, PATIENCE = 20, 0.1  # for an answer; before the sending side is closed
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 BAD_CODES = ("UNKNOWN", "INTERNAL", "DEADLINE_EXCEEDED")
 GOOD = b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -87,9 +87,9 @@ GRPC = {
 
 
 def exchange(port, data):
-    """All bytes that come back, until the service closes the connection; `None` if it does not.
+    """Returns all bytes until the service closes the connection, or `None` if it does not.
 
-    A service that waits for the rest of a request learns after a moment that none will come.
+    The sending side closes after `PATIENCE`, so the service stops waiting for more bytes.
     """
     found = []
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as opened:
@@ -112,7 +112,7 @@ def exchange(port, data):
 
 
 def ask_http(port, random, kind):
-    """The outcome of a damaged request over HTTP, and the request."""
+    """Returns the outcome of a damaged request over HTTP, and the request."""
     start, body = HTTP[kind][random.integers(0, len(HTTP[kind]))]
     if body and random.random() < 0.6:  # a whole request with a damaged body
         changed = damaged(body, random, is_text=body[:1] == b"{")
@@ -129,7 +129,7 @@ def ask_http(port, random, kind):
 
 
 def ask_grpc(channel, random):
-    """The outcome of a damaged request over gRPC, and the request."""
+    """Returns the outcome of a damaged request over gRPC, and the request."""
     method = sorted(GRPC)[random.integers(0, len(GRPC))]
     sent = damaged(GRPC[method], random, is_text=False)
     try:
@@ -144,7 +144,7 @@ def is_wrong(outcome):
 
 
 def memory():
-    """Resident memory of this process in MB."""
+    """Returns the resident memory of this process in MB."""
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
@@ -155,7 +155,7 @@ def main():
         "--count", type=int, default=1000, help="requests of all protocols together"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=pathlib.Path, help="JSON: the table, and what is wrong")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for table and failures")
     given = parser.parse_args()
     count, wrong, resident = collections.Counter(), [], []
     kinds = [*HTTP, "grpc"]
@@ -182,7 +182,7 @@ def main():
                 print(json.dumps(wrong[-1]), flush=True)
             if index % max(1, given.count // 10) == 0:
                 for pool in pools.values():
-                    pool.batches.clear()  # of the tests
+                    pool.batches.clear()  # only tests read these
                     pool.parts.clear()
                 log.seek(0)
                 log.truncate()

@@ -1,11 +1,11 @@
-"""Damaged files through every reader of foreign bytes: refused with a clear error, or read.
+"""Damaged files through every reader: refused with a clear error, or read.
 
     python tests/fuzz/readers.py --count 100000 --seed 5 --out readers.json
 
-The cases run in forked processes with limits of memory and time, so that a crash, a hang or a file
-that asks for gigabytes counts and ends nothing. An error is clear if it is a `ValueError` or an
-`OSError`, but not a bare `UnicodeDecodeError`. The files of an artefact have checksums: none may be
-read whose bytes have changed.
+The cases run in forked processes with limits on memory and time. A crash, a hang or a huge
+allocation is counted and does not end the run. An error is clear if it is a `ValueError` or an
+`OSError`, but not a bare `UnicodeDecodeError`. The files of an artefact have checksums, so changed
+files must be refused.
 """
 
 import argparse
@@ -128,7 +128,7 @@ def keras_model(folder):
     def load(folder):
         try:
             keras.models.load_model(folder / "m.keras")
-        except Exception as error:  # of Keras, which promises no kind of error
+        except Exception as error:  # Keras guarantees no error type
             raise ValueError(str(error)) from error
 
     return load
@@ -141,11 +141,11 @@ READERS = {
         *(shortlist, ctranslate2_model, checkpoint, glossary, tbx, keras_model),
     )
 }
-RARE = {"keras_model": 0.01, "artefact": 0.05}  # slow ones: their part of all cases
+RARE = {"keras_model": 0.01, "artefact": 0.05}  # share of the cases for slow readers
 
 
 def judge(kind, read, samples, seed, index, folder):
-    """The outcome of a case, and the error."""
+    """Returns the outcome of a case, and the error."""
     random = np.random.default_rng([seed, index])
     name = sorted(samples)[random.integers(0, len(samples))]
     changed = damaged(samples[name], random, name.endswith((".json", ".tbx", ".tsv")))
@@ -164,7 +164,7 @@ def judge(kind, read, samples, seed, index, folder):
 
 
 def work(kind, read, samples, seed, indices, pipe):
-    """Cases in a process of their own."""
+    """Runs cases in a forked process."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -174,7 +174,7 @@ def work(kind, read, samples, seed, indices, pipe):
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         for name, data in samples.items():
             (pathlib.Path(folder) / name).write_bytes(data)
-        read(pathlib.Path(folder))  # undamaged files are read, or every case is a crash
+        read(pathlib.Path(folder))  # undamaged files must be readable
         for index in indices:
             signal.alarm(SECONDS)
             pipe.send((index, *judge(kind, read, samples, seed, index, pathlib.Path(folder))))
@@ -182,7 +182,7 @@ def work(kind, read, samples, seed, indices, pipe):
 
 
 def run(kind, read, samples, seed, indices):
-    """Yields `(index, outcome, error)`. After a crash the next process goes on."""
+    """Yields `(index, outcome, error)`. After a crash, a new process continues."""
     context, indices = multiprocessing.get_context("fork"), list(indices)
     while indices:
         receiver, sender = context.Pipe(duplex=False)
@@ -205,7 +205,7 @@ def run(kind, read, samples, seed, indices):
 
 
 def table(count, seconds):
-    """Outcomes by reader, in Markdown."""
+    """Returns a Markdown table of outcomes by reader."""
     lines = [f"| reader | {' | '.join(OUTCOMES)} | seconds |", "| --- " * (len(OUTCOMES) + 2) + "|"]
     for kind, spent in seconds.items():
         cells = [count[kind, outcome] for outcome in OUTCOMES]
@@ -217,8 +217,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=1000, help="cases of all readers together")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=READERS, help="one reader")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON: the table, and what is wrong")
+    parser.add_argument("--only", choices=READERS, help="run one reader")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for table and failures")
     given = parser.parse_args()
     kinds = [given.only] if given.only else list(READERS)
     rare = {kind: max(1, int(RARE[kind] * given.count)) for kind in kinds if kind in RARE}
@@ -227,6 +227,7 @@ def main():
     for kind in kinds:
         with tempfile.TemporaryDirectory() as scratch:
             folder = pathlib.Path(scratch)
+            keras.utils.set_random_seed(given.seed)
             read = READERS[kind](folder)
             samples = {path.name: path.read_bytes() for path in folder.iterdir()}
         start = time.time()

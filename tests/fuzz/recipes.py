@@ -2,13 +2,13 @@
 
 A recipe is drawn line by line. Each line is run at once, and a line that Keras refuses is dropped.
 So the printed lines alone rebuild a failing model. To add an operator, add a line to `models.txt`.
-An operator that jumps at 0 reads rounded values: softmax and silu are exactly 0 far out in one of
-TensorFlow and ONNX Runtime, and nearly 0 in the other.
-One that tells 0 from -0 reads 0 only, because neither keeps the sign of zeros in `max` and `where`.
+An operator that jumps at 0 must read rounded values. For large inputs, softmax and silu are exactly
+0 in one of TensorFlow and ONNX Runtime, and nearly 0 in the other. An operator that distinguishes 0
+from -0 must read only 0, because neither keeps the sign of zeros in `max` and `where`.
 
 Placeholders of a template: `{f}` a float tensor, `{s}` one of rank 3, `{v}` of rank 2, `{g}` of
-rank 4, `{i}` integers, `{ids}` ids below 11, `{b}` booleans, `{t}` any tensor, `{same}` the one
-before. The file begins with the values of the others. `LAYER <- CALL` makes a layer, which later
+rank 4, `{i}` integers, `{ids}` ids below 11, `{b}` booleans, `{t}` any tensor, `{same}` the
+previous tensor. The file defines the others at its top. `LAYER <- CALL` makes a layer, which later
 lines may share.
 """
 
@@ -56,7 +56,7 @@ class ByHand(keras.layers.Layer):
 
 
 def read(name):
-    """Choices of each placeholder, and the blocks of templates."""
+    """Returns the choices of each placeholder, and the blocks of templates."""
     text = pathlib.Path(__file__).with_name(name).read_text("utf-8")
     choices, *blocks = text.split("\n\n")
     choices = dict(line.split(" = ") for line in choices.splitlines())
@@ -78,7 +78,7 @@ RANKS = {"s": 3, "v": 2, "g": 4}
 
 
 class Model:
-    """Draws a functional model; `lines` rebuild it, `model` is built."""
+    """Draws a functional model. `lines` rebuild `model`."""
 
     choices = CHOICES
 
@@ -122,7 +122,7 @@ class Model:
         return name
 
     def _served(self, name):
-        """The tensor, cast where an artefact names no such dtype."""
+        """Returns the tensor, cast if artefacts lack its dtype."""
         dtype = self.names[name].dtype
         if dtype in ("float32", "int32", "int64", "bool"):
             return name
@@ -131,7 +131,7 @@ class Model:
         return made
 
     def _is_judged(self, name):
-        """Whether a tensor may be an output. Integers jump with the last bits of float16."""
+        """Returns whether a tensor may be an output. Last bits of float16 change integers."""
         return not self.reduced or "float" in self.names[name].dtype
 
     def _fits(self, name, kind):
@@ -162,7 +162,7 @@ class Model:
         return self.last
 
     def step(self):
-        """Adds a line that Keras takes."""
+        """Adds a line that Keras accepts."""
         for _ in range(200):
             template, before = str(self.random.choice(TEMPLATES)), len(self.lines)
             try:
@@ -191,7 +191,7 @@ class Model:
         return made
 
     def _nested(self):
-        """A model inside, read once or twice."""
+        """Adds a nested model, called once or twice."""
         outer, given, inner = self.pool, self._fill([0, "f"]), self.name("x")
         shape = tuple(self.names[given].shape[1:])
         dtype = self.names[given].dtype
@@ -211,7 +211,7 @@ class Model:
 
 
 class Search(Model):
-    """Draws a model and a search; `options` are those of the export."""
+    """Draws a model, a search, and `options` of the export."""
 
     choices, reduced = SEARCH_CHOICES, False
 
@@ -230,7 +230,7 @@ class Search(Model):
 
 
 def in_precision(dtype, lines, model):
-    """The model of the lines under another policy, such as float32, as in files."""
+    """Returns the model of the lines under another policy, such as float32."""
     names, (policy, *others) = dict(NAMES), lines
     floatx = keras.config.floatx()
     try:

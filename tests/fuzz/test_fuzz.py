@@ -1,4 +1,4 @@
-"""Random models and searches: what is exported is what Keras computes, or is refused."""
+"""The fuzzers: random exports match Keras or are refused, and damage does no harm."""
 
 import pathlib
 import subprocess
@@ -39,7 +39,7 @@ def test_the_judge_excuses_numbers_that_noise_moves(monkeypatch, output, place, 
     assert judge.verdict(feed, expected, found)[0] == outcome
 
 
-def test_the_judge_takes_a_file_for_right_that_is_closer_to_float64_than_keras(monkeypatch):
+def test_the_judge_excuses_a_file_that_is_closer_to_float64_than_keras(monkeypatch):
     monkeypatch.syspath_prepend(FUZZER.parent)
     from judging import ModelJudge
 
@@ -64,7 +64,7 @@ def test_the_judge_takes_a_file_for_right_that_is_closer_to_float64_than_keras(m
 def test_random_models_and_searches_are_right_or_refused(count, searches):
     command = [sys.executable, str(FUZZER), "--seed", "1"]
     command += ["--count", str(count), "--searches", str(searches)]
-    done = subprocess.run(command, capture_output=True, text=True)  # forks: no TensorFlow before
+    done = subprocess.run(command, capture_output=True, text=True)  # forks before TensorFlow runs
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 

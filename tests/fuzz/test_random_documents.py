@@ -1,4 +1,4 @@
-"""Random HTML documents: tags, text and placeholders come back."""
+"""Random HTML documents: tags, text and placeholders survive translation."""
 
 import pathlib
 
@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("sentencex")
 
 
-def test_random_documents_come_back(monkeypatch):
+def test_random_documents_keep_tags_text_and_placeholders(monkeypatch):
     monkeypatch.syspath_prepend(pathlib.Path(__file__).parent)
     import documents
 

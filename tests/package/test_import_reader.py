@@ -1,4 +1,4 @@
-"""The reader of imports itself: every way to import is seen, and what runs later is told apart."""
+"""The reader of imports: it finds every import and separates imports that run later."""
 
 import pytest
 from helpers.imports import PACKAGE, circle, own, parse, reached, run_by
@@ -25,18 +25,18 @@ LATER = (
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_every_way_to_import_is_seen(source):
+def test_every_kind_of_import_is_found(source):
     module = parse(source)
     assert own(module.at_import) == own(module.anywhere) == SOURCES[source]
 
 
 @pytest.mark.parametrize("source", LATER)
-def test_imports_that_run_later_are_told_apart(source):
+def test_imports_that_run_later_are_separate(source):
     module = parse(source)
     assert own(module.at_import) == set() and own(module.anywhere) == {"models"}
 
 
-def test_a_module_runs_the_pages_above_what_it_imports_but_not_above_itself():
+def test_an_import_runs_parent_packages_except_those_of_the_importer():
     module = parse("import keras_transformer.export.graph.shapes")
     assert run_by("plots", module) == {"export.graph.shapes", "export.graph", "export"}
     assert run_by("export.tasks", module) == {"export.graph.shapes", "export.graph"}
@@ -45,7 +45,7 @@ def test_a_module_runs_the_pages_above_what_it_imports_but_not_above_itself():
     assert {"search", "search.loop"} < reached({"search.beam"})
 
 
-def test_circles_are_found():
+def test_import_cycles_are_found():
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None
     assert circle({"d": {"a"}, "a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
     sources = {

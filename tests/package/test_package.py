@@ -1,4 +1,4 @@
-"""The package as a whole: imports without a framework, content of the wheel, the README's truth."""
+"""The package as a whole: imports without a framework, content of the wheel, the README."""
 
 import ast
 import difflib
@@ -24,7 +24,7 @@ FRAMEWORKS = ("keras", "tensorflow", "tensorflow_text", "jax", "torch", "tf2onnx
 
 
 def run(code, cwd, blocked=()):
-    """Runs Python code in a process of its own, where importing `blocked` packages fails."""
+    """Runs Python code in a separate process that cannot import `blocked` packages."""
     block = "".join(f"import sys; sys.modules[{name!r}] = None\n" for name in blocked)
     done = subprocess.run(
         [sys.executable, "-c", block + code], cwd=cwd, capture_output=True, text=True, timeout=300
@@ -34,7 +34,7 @@ def run(code, cwd, blocked=()):
 
 
 def test_serving_side_reads_lines_and_runs_without_a_framework(tmp_path):
-    """What needs Keras names the extra that installs it."""
+    """A name that needs Keras reports the extra to install."""
     (tmp_path / "text").write_bytes("a\u2028b\r\n\u0085c\n".encode())
     code = """
 import keras_transformer, keras_transformer.files, keras_transformer.text.tokenizer
@@ -59,7 +59,7 @@ for package in (keras_transformer, export):
         assert f"pip install 'keras-transformer-onnx[{extra}]'" in error
 
 
-def test_training_on_another_backend_does_not_wait_for_tensorflow(tmp_path):
+def test_training_on_another_backend_needs_no_tensorflow(tmp_path):
     code = """
 import os
 os.environ["KERAS_BACKEND"] = "jax"
@@ -85,7 +85,7 @@ except ImportError as error:
 
 
 @pytest.mark.parametrize("backend", ["jax", pytest.param("torch", marks=pytest.mark.full)])
-def test_a_backend_that_is_not_installed_is_what_the_error_says_to_install(backend, tmp_path):
+def test_the_error_names_a_backend_that_is_not_installed(backend, tmp_path):
     code = f"""
 import os
 os.environ["KERAS_BACKEND"] = {backend!r}
@@ -101,7 +101,7 @@ except ImportError as error:
     assert "keras-transformer-onnx" not in printed
 
 
-def test_broken_installation_is_not_taken_for_a_missing_extra(tmp_path):
+def test_broken_installation_is_not_reported_as_a_missing_extra(tmp_path):
     code = """
 try:
     import keras_transformer
@@ -120,8 +120,8 @@ def test_every_public_name_is_there_and_no_other(package):
     assert set(package.__all__) <= set(dir(package))
 
 
-def test_artefacts_number_special_tokens_as_they_always_did():
-    """Artefacts that are served today were written with these."""
+def test_special_ids_of_artefacts_do_not_change():
+    """Existing artefacts were written with these ids."""
     assert signature.SPECIAL_IDS == {"pad": 0, "unknown": 1, "begin": 2, "end": 3}
 
 
@@ -153,7 +153,7 @@ def test_wheel_holds_every_module_and_nothing_else(wheel):
     assert {name for name in wheel.namelist() if ".dist-info/" not in name} == expected
 
 
-def test_wheel_says_its_licence_and_asks_for_no_framework(wheel):
+def test_wheel_states_its_licence_and_requires_no_framework(wheel):
     (path,) = (name for name in wheel.namelist() if name.endswith("dist-info/METADATA"))
     metadata = email.message_from_bytes(wheel.read(path))
     assert metadata["License-Expression"] == "Apache-2.0"
@@ -211,7 +211,7 @@ PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 @pytest.mark.full
 def test_readme_code_runs(tmp_path):
-    """Every Python block and every command of the package, in order, beside the files they name."""
+    """Runs every Python block and every command of the package, in order."""
     example, workflow, serving = PYTHON
     guides.number_words(tmp_path)
     code = example + workflow
@@ -235,7 +235,7 @@ print([text == num2words(n, lang="de") for text, n in zip(translations, held_out
 
 @pytest.mark.full
 def test_the_first_example_of_the_readme_trains_a_translator(tmp_path):
-    """Rounding differs between processors, and so does the one translation that it prints."""
+    """The printed translation may differ, because rounding differs between processors."""
     code, expected = PYTHON[0].rstrip().rsplit("\n# ", 1)
     *_, printed, right = guides.run(code + HELD_OUT, tmp_path).splitlines()
     (text,), (number,) = ast.literal_eval(printed), ast.literal_eval(expected)

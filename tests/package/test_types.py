@@ -1,4 +1,4 @@
-"""The package is typed, as its marker `py.typed` says."""
+"""The types of the package, which its marker `py.typed` promises."""
 
 import json
 import os

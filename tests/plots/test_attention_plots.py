@@ -1,4 +1,4 @@
-"""Attention maps are those of the forward pass; the figure shows what it is given."""
+"""Attention maps: they equal the weights of the forward pass, and figures show them."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ SIZES = dict(vocab_size=23, num_layers=2, d_model=12, num_heads=3, d_ff=17)
 
 
 def recorded(monkeypatch, model, inputs):
-    """The weights of every attention in the model's own forward pass, in its order."""
+    """Returns the weights of every attention in the forward pass, in order."""
     weights = []
     original = attention.scaled_dot_product_attention
 
@@ -56,7 +56,7 @@ def test_maps_are_the_weights_of_the_forward_pass(monkeypatch, norm_first, posit
     assert not np.triu(maps["decoder"], 1).any()
 
 
-def test_half_a_model_has_its_own_maps_only(monkeypatch):
+def test_encoders_and_decoders_have_only_their_own_maps(monkeypatch):
     encoder = kt.TransformerEncoder(**SIZES)
     maps = plots.attention_maps(encoder, source_ids=SOURCE)
     assert list(maps) == ["encoder"]
@@ -70,12 +70,12 @@ def test_half_a_model_has_its_own_maps_only(monkeypatch):
     np.testing.assert_allclose(maps["decoder"], np.concatenate(own), atol=1e-6)
 
 
-def test_an_encoder_of_ones_own_is_attended_to_but_not_looked_into():
+def test_a_custom_encoder_has_cross_attention_maps_only():
     model = encoders.writer(encoders.frames_encoder)
     frames = encoders.frames()
     maps = plots.attention_maps(model, frames[2], [2, 5, 7])
     assert sorted(maps) == ["cross", "decoder"] and maps["cross"].shape == (2, 2, 3, 7)
-    assert not maps["cross"][..., 3:].any()  # frames of padding
+    assert not maps["cross"][..., 3:].any()  # padding frames
     np.testing.assert_allclose(maps["cross"].sum(axis=-1), 1.0, rtol=1e-5)
     named = plots.attention_maps(model, {"frames": frames[2]}, [2, 5, 7])
     np.testing.assert_array_equal(named["cross"], maps["cross"])
@@ -97,12 +97,12 @@ def test_missing_ids_are_named(ids, problem):
         plots.attention_maps(kt.Transformer(**SIZES), **ids)
 
 
-def test_batch_is_no_sentence():
+def test_a_batch_instead_of_a_sentence_is_an_error():
     with pytest.raises(ValueError, match=r"its shape is \(1, 5\)"):
         plots.attention_maps(kt.Transformer(**SIZES), [SOURCE], TARGET)
 
 
-def test_labels_name_marks_and_show_spaces():
+def test_labels_name_special_tokens_and_show_spaces():
     tokenizer = kt.Tokenizer.train(["a b a b"], vocab_size=270, hard_vocab_limit=False)
     ids = [2, *tokenizer.encode("a b"), 3, 0]
     labels = plots.token_labels(tokenizer, ids)
@@ -111,7 +111,7 @@ def test_labels_name_marks_and_show_spaces():
     assert {"a", "b"} <= set("".join(labels[1:-2])) and all(labels)
 
 
-def test_grid_has_a_row_a_layer_and_a_column_a_head(tmp_path):
+def test_grid_has_a_row_per_layer_and_a_column_per_head(tmp_path):
     weights = np.random.default_rng(3).random((2, 3, 5, 7))
     columns = list("abcde") + ["$x", "ü"]
     figure = plots.plot_attention(weights, list("vwxyz"), columns, title="cross")
@@ -134,14 +134,14 @@ def test_a_translation_is_drawn_with_its_own_tokens():
     weights = plots.attention_maps(model, source, target)["cross"]  # (2, 3, T, S)
     for panel, w in zip(figure.axes, weights.reshape(6, len(target), len(source)), strict=True):
         np.testing.assert_array_equal(panel.images[0].get_array(), w)
-    labelled = figure.axes[3]  # the left one of the lower row
+    labelled = figure.axes[3]  # the left panel of the lower row
     assert labelled.get_yticklabels()[0].get_text() == "<s>"
     assert labelled.get_xticklabels()[-1].get_text() == "</s>"
     assert figure.get_suptitle() == "a b -> b"
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 7), (2, 3, 7, 5)])
-def test_weights_and_labels_must_fit(shape):
+def test_shapes_of_weights_and_labels_must_match(shape):
     with pytest.raises(ValueError, match=r"must have shape \(layers, heads, 5, 7\)"):
         plots.plot_attention(np.zeros(shape), list("vwxyz"), list("abcdefg"))
 
@@ -160,7 +160,7 @@ def test_blocks_of_a_functional_model_show_their_weights(monkeypatch, kinds):
     np.testing.assert_allclose(found, recorded(monkeypatch, model, batch), atol=1e-6)
 
 
-def test_a_model_without_blocks_is_told():
+def test_a_model_without_blocks_is_an_error():
     frames = keras.Input((5, 8))
     with pytest.raises(ValueError, match="calls no EncoderBlock"):
         plots.block_attention(keras.Model(frames, frames[:, 0]), np.zeros((1, 5, 8)))

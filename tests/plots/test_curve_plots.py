@@ -1,4 +1,4 @@
-"""Learning curves, and that figures are drawn without loading Matplotlib before."""
+"""Learning curves, and the import of `plots` without Matplotlib."""
 
 import numpy as np
 import pytest
@@ -26,12 +26,12 @@ def test_training_and_validation_share_a_panel():
 
 
 @pytest.mark.parametrize("history", [{}, {"loss": []}])
-def test_no_curve_without_an_epoch(history):
+def test_a_history_without_an_epoch_is_an_error(history):
     with pytest.raises(ValueError, match="Did `fit` finish an epoch"):
         plots.plot_learning_curve(history)
 
 
-def test_module_does_without_matplotlib_until_it_draws():
+def test_only_drawing_needs_matplotlib():
     code = """
 import sys
 sys.modules["matplotlib"] = None

@@ -99,15 +99,13 @@ def test_options_samples_and_several_prompts(client, generators):
 
 
 def test_temperature_0_takes_the_most_likely_tokens(client):
-    texts = {
-        client.completions.create(model="sample", prompt=PROMPT, seed=n, temperature=0)
-        .choices[0]
-        .text
-        for n in range(4)
-    }
-    assert len(texts) == 1
-    for parameters in ({"temperature": 0}, {"temperature": 1, "top_p": 1, "seed": 4, "user": "me"}):
-        client.completions.create(model="greedy", prompt=PROMPT, **parameters)
+    def texts(model, calls):
+        answers = [client.completions.create(model=model, prompt=PROMPT, **call) for call in calls]
+        return {answer.choices[0].text for answer in answers}
+
+    assert len(texts("sample", [{"seed": n, "temperature": 0} for n in range(4)])) == 1
+    unused = {"temperature": 1, "top_p": 1, "seed": 4, "user": "me"}
+    assert len(texts("greedy", [{}, {"temperature": 0}, unused])) == 1
 
 
 @pytest.mark.parametrize("name", ["greedy", "sample"])

@@ -12,7 +12,7 @@ from helpers import faulty_engine
 
 from keras_transformer.export.ray_cluster import running_ray
 from keras_transformer.export.serving import pools
-from keras_transformer.export.serving.line_queue import DEATHS, LineQueue
+from keras_transformer.export.serving.line_queue import LineQueue
 from keras_transformer.export.serving.pools import LocalPool, RayPool
 from keras_transformer.export.serving.refusals import Invalid, Refusal, WorkerLost
 
@@ -169,7 +169,7 @@ def test_a_request_that_kills_replicas_fails_and_others_are_answered(using):
 
     (first, poisoned, last), _ = using(use)
     assert (first.results, last.results) == (["a 1", "b 1"], ["d 1"])
-    assert isinstance(poisoned, WorkerLost) and DEATHS == 2
+    assert isinstance(poisoned, WorkerLost)
 
 
 @on_ray

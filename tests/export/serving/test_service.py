@@ -294,9 +294,7 @@ def test_names_and_options_of_the_command():
 @pytest.mark.parametrize(
     "package, options, extra", [("ray", ["--replicas", "2"], "ray"), ("uvicorn", [], "service")]
 )
-def test_the_command_names_a_missing_extra(
-    folder, capsys, monkeypatch, package, options, extra
-):
+def test_the_command_names_a_missing_extra(folder, capsys, monkeypatch, package, options, extra):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"{MODULE}.front_end", raising=False)
     arguments = [str(folder), "--port", "0", "--grpc-port", "0", *options]
