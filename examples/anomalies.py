@@ -39,15 +39,13 @@ DATA = {"made": "made waves", "ecg": "ecg-diff-count-3", "bleeding": "UCR 135, I
 
 def parse_arguments(argv):
     parser = make_parser("anomalies", __doc__, epochs=10)
-    parser.add_argument("--set", choices=[*DATA][1:], help="which set of aeon, with --data")
-    parser.add_argument(
-        "--validate", action="store_true", help="measure on the series to choose by"
-    )
+    parser.add_argument("--set", choices=[*DATA][1:], help="set of aeon; needs --data")
+    parser.add_argument("--validate", action="store_true", help="measure on the validation series")
     args = parse(parser, argv)
     if bool(args.data) != bool(args.set):
         parser.error("--data and --set go together")
     if args.validate and args.set == "bleeding":
-        parser.error("--validate: this set has no series to choose by")
+        parser.error("--validate: this set has no validation series")
     return args
 
 
@@ -136,8 +134,8 @@ def main(argv=None):
         }
         run.write_score(model, score, data=DATA[args.set or "made"], baseline=baseline)
         highest = int(np.argmax(found["Transformer"]))
-        where = "in an anomaly" if labels[highest] else "in no anomaly"
-        print(f"  most unusual: step {highest}, {where}")
+        where = "in an anomaly" if labels[highest] else "not in an anomaly"
+        print(f"  highest score: step {highest}, {where}")
 
 
 if __name__ == "__main__":

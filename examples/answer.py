@@ -29,7 +29,7 @@ OUTPUTS = "start", "end"
 def parse_arguments(argv):
     parser = task_run.make_parser("answer", __doc__, epochs=2, data=False)
     add = parser.add_argument
-    add("--passages", type=int, default=10000, help="to train on; default: 10000")
+    add("--passages", type=int, default=10000, help="training passages; default: 10000")
     add("--num-layers", type=int, default=2, help="default: 2")
     add("--d-model", type=int, default=64, help="default: 64")
     return task_run.parse(parser, argv)
@@ -99,7 +99,7 @@ def draw_answers(model, tokenizer, questions, passage):
         ids = [np.array([[*tokenizer.encode(text), END_ID]]) for text in (question, passage)]
         outputs = model.predict(dict(zip(("first_ids", "second_ids"), ids, strict=True)), verbose=0)
         start, end = (keras.activations.softmax(outputs[name])[0].numpy() for name in OUTPUTS)
-        rows.append(np.cumsum(start) * np.cumsum(end[::-1])[::-1])  # begun and not yet ended
+        rows.append(np.cumsum(start) * np.cumsum(end[::-1])[::-1])  # started and not yet ended
     labels = plots.token_labels(tokenizer, tokenizer.encode(passage))
     ends = [i for i, label in enumerate(labels, 1) if label.endswith(".")]
     parts = [(np.array(rows)[:, a:b], labels[a:b]) for a, b in zip([0, *ends], ends, strict=False)]

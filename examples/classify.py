@@ -101,7 +101,7 @@ SETS = {
 
 def parse_arguments(argv):
     parser = task_run.make_parser("classify", __doc__, epochs=None)
-    parser.add_argument("--set", choices=[*SETS][1:], help="which set of --data")
+    parser.add_argument("--set", choices=[*SETS][1:], help="data set; needs --data")
     args = task_run.parse(parser, argv)
     if bool(args.data) != bool(args.set):
         parser.error("--data and --set go together")
@@ -160,7 +160,7 @@ def main(argv=None):
     args, recipe = parse_arguments(argv)
     with task_run.TaskRun(args) as run:
         texts = recipe["read"](args.data, args.limit)
-        if not recipe["choose_epoch"]:  # then validation data is training data
+        if not recipe["choose_epoch"]:  # train on the validation set, too
             texts = texts._replace(train=[a + b for a, b in zip(*texts[:2], strict=True)])
         # Fold case, so that a word at the start of a sentence is the same as within it.
         tokenizer = kt.Tokenizer.train(

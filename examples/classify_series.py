@@ -33,8 +33,8 @@ D_MODEL = 64
 
 def parse_arguments(argv):
     parser = make_parser("classify_series", __doc__, epochs=None)
-    parser.add_argument("--set", choices=[*SETS][1:], help="which set of aeon, with --data")
-    parser.add_argument("--validate", action="store_true", help="measure on a part of training")
+    parser.add_argument("--set", choices=[*SETS][1:], help="set of aeon; needs --data")
+    parser.add_argument("--validate", action="store_true", help="measure on a held-out part")
     args = parse(parser, argv)
     if bool(args.data) != bool(args.set):
         parser.error("--data and --set go together")
@@ -128,7 +128,7 @@ def main(argv=None):
         data = args.set or "made gestures"
         run.write_score(model, {"accuracy": accuracy}, data=data, baseline=baseline)
         for true, answer in zip(test.labels[:5], answers, strict=False):
-            print(f"  {answer.label} ({answer.probability:.2f}), in truth {true}")
+            print(f"  {answer.label} ({answer.probability:.2f}), true class: {true}")
 
 
 if __name__ == "__main__":

@@ -103,9 +103,9 @@ def main(argv=None):
     parser = make_parser("control", __doc__, epochs=6, data=False)
     add = parser.add_argument
     add("--environment", choices=[*ENVIRONMENTS], default="CartPole", help="default: CartPole")
-    add("--episodes", type=int, default=300, help="logged ones to learn from; default: 300")
+    add("--episodes", type=int, default=300, help="logged episodes to train on; default: 300")
     add("--windows", type=int, default=8000, help="windows to train on; default: 8000")
-    add("--games", type=int, default=10, help="for each return asked for; default: 10")
+    add("--games", type=int, default=10, help="games per requested return; default: 10")
     args = parse(parser, argv)
     count, targets = ENVIRONMENTS[args.environment]
     with TaskRun(args) as run:
@@ -141,7 +141,7 @@ def main(argv=None):
         facts = dict(data=args.environment, baseline=baseline, games=args.games)
         run.write_score(model, score, others, **facts)
         for target, found in zip(targets, achieved, strict=True):
-            print(f"  asked for {target}: {found:.1f}")
+            print(f"  requested {target}, achieved {found:.1f}")
 
 
 if __name__ == "__main__":

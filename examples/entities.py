@@ -64,7 +64,7 @@ def joined(some):
 
 def main(argv=None):
     parser = make_parser("entities", __doc__, epochs=None)
-    parser.add_argument("--pretrained", type=Path, metavar="FOLDER", help="of a BERT to start from")
+    parser.add_argument("--pretrained", type=Path, metavar="FOLDER", help="of a BERT to fine-tune")
     args = parse(parser, argv)
     settings = PRETRAINED if args.pretrained else LARGE if args.data else SMALL
     sizes, pieces, tokens, alpha, peak, epochs = settings

@@ -66,12 +66,12 @@ def squared_error(forecasts, truth):
 
 def main(argv=None):
     parser = make_parser("forecast", __doc__, epochs=8)
-    parser.add_argument("--past", type=int, default=336, help="hours, whole days; default: 336")
+    parser.add_argument("--past", type=int, default=336, help="hours, multiple of 24; default: 336")
     parser.add_argument("--future", type=int, default=96, help="hours; default: 96")
     parser.add_argument("--layers", type=int, default=2, help="encoder blocks; default: 2")
     args = parse(parser, argv)
     if args.past % DAY:
-        parser.error(f"--past must be whole days, multiples of {DAY}, got {args.past}")
+        parser.error(f"--past must be a multiple of {DAY} hours, got {args.past}")
     with TaskRun(args) as run:
         sets = electricity_transformer(args.data / "timeseries") if args.data else made_series()
         windows = sets.windows(args.past, args.future, args.limit)
@@ -99,8 +99,8 @@ def main(argv=None):
         figure = plot_forecast(before[middle, -4 * DAY :], after[middle], shown, sets.names, **axes)
         run.draw("forecast.png", figure)
         name = sets.names[-1]
-        print(f"  {name}, the next hours: {np.round(forecasts[middle, :6, -1], 2)}")
-        print(f"  {name}, what then came: {np.round(after[middle, :6, -1], 2)}")
+        print(f"  {name}, forecast: {np.round(forecasts[middle, :6, -1], 2)}")
+        print(f"  {name}, truth:    {np.round(after[middle, :6, -1], 2)}")
         published = PUBLISHED.get(args.future, {}) if args.data else {}
         data = f"ETTh1, {args.future} hours" if args.data else "made"
         run.write_score(model, score, data=data, baseline=baseline, published=published)

@@ -93,7 +93,7 @@ def plot_completions(pixels, completed, labels):
 
 def main(argv=None):
     parser = make_parser("generate_images", __doc__, epochs=None)
-    parser.add_argument("--samples", type=int, default=20, help="of each class; default: 20")
+    parser.add_argument("--samples", type=int, default=20, help="samples per class; default: 20")
     args = parse(parser, argv)
     args.epochs = args.epochs or (7 if args.data else 3)
     with TaskRun(args) as run:

@@ -38,7 +38,7 @@ HEADS = ("label", "tags")
 
 def parse_arguments(argv):
     parser = task_run.make_parser("intents", __doc__, epochs=None)
-    parser.add_argument("--set", choices=[*SETS][1:], help="which set of --data")
+    parser.add_argument("--set", choices=[*SETS][1:], help="data set; needs --data")
     args = task_run.parse(parser, argv)
     if bool(args.data) != bool(args.set):
         parser.error("--data and --set go together")

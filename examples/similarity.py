@@ -32,7 +32,7 @@ WHOLE_SET = dict(tokens_per_batch=10**6, bucket_boundaries=[256], shuffle=False)
 def parse_arguments(argv):
     parser = task_run.make_parser("similarity", __doc__, epochs=6)
     add = parser.add_argument
-    add("--vocab-size", type=int, default=8000, help="pieces at most; default: 8000")
+    add("--vocab-size", type=int, default=8000, help="maximum vocabulary size; default: 8000")
     add("--num-layers", type=int, default=2, help="default: 2")
     add("--d-model", type=int, default=128, help="size of a vector; default: 128")
     add("--dropout", type=float, default=0.2, help="default: 0.2")

@@ -86,7 +86,7 @@ def draw(run, model, tokenizer, sound, frames, text):
 def main(argv=None):
     parser = make_parser("speech", __doc__, epochs=10)
     parser.add_argument("--layers", type=int, default=3, help="encoder blocks; default: 3")
-    parser.add_argument("--sequences", type=int, help="to train on; default: 8000, tones 3000")
+    parser.add_argument("--sequences", type=int, help="default: 8000, or 3000 of tones")
     args = parse(parser, argv)
     args.sequences = args.sequences or (8000 if args.data else 3000)
     args.bands = 24 if args.data else 64  # per frame; the tones of keys are close together
@@ -106,7 +106,7 @@ def main(argv=None):
             max_source_length=LONGEST * MOST_FRAMES,
         )
 
-        # From here on ONNX Runtime answers.
+        # From here on, ONNX Runtime predicts.
         transcriber = Transcriber(run.path / "onnx")
         single = sets.test[: args.limit]
         heard = transcriber.transcribe([log_bands(one.samples, args.bands) for one in single])

@@ -33,10 +33,10 @@ def parse_arguments(argv):
     parser = task_run.make_parser("summarise", __doc__, epochs=None)
     add = parser.add_argument
     add("--vocab-size", type=int, default=8000, help="pieces of a new model; default: 8000")
-    add("--num-layers", type=int, default=2, help="of its encoder and decoder; default: 2")
-    add("--d-model", type=int, default=128, help="of a new model; default: 128")
+    add("--num-layers", type=int, default=2, help="blocks per stack of a new model; default: 2")
+    add("--d-model", type=int, default=128, help="vector size of a new model; default: 128")
     add("--beam-width", type=int, default=4, help="default: 4")
-    add("--start", type=Path, metavar="DIR", help="one of Firefox' translators, to train on")
+    add("--start", type=Path, metavar="DIR", help="Firefox translation model to fine-tune")
     args = task_run.parse(parser, argv)
     args.epochs = args.epochs or (1 if args.start else 8)
     return args
@@ -61,8 +61,8 @@ def make_model(args, text):
         model, tokenizer = bergamot.load(args.start)
         if isinstance(tokenizer, tuple):
             raise ValueError(
-                f"{args.start} has two vocabularies, and the source's cannot spell English. "
-                "Take a model with one, vocab.*.spm."
+                f"{args.start} has two vocabularies, and the source vocabulary has no English. "
+                "Use a model with one vocabulary, vocab.*.spm."
             )
         return model, tokenizer
     tokenizer = kt.Tokenizer.train(

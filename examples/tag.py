@@ -31,8 +31,8 @@ from keras_transformer.export.runtime import Predictor
 SMALL = dict(num_layers=1, d_model=64, num_heads=4, d_ff=128, dropout=0.1), {}, 15
 LARGE = (
     dict(num_layers=2, d_model=128, num_heads=4, d_ff=256, dropout=0.2),
-    # Each epoch cuts some words into other pieces, so that the model learns rare words by their
-    # parts: one word in 26 with 1.0. With 0.2 it is one in three, which delays common words.
+    # Each epoch splits some words into other pieces, so that the model learns parts of rare words:
+    # one word in 26 with 1.0. With 0.2 it is one in three, and common words are learned later.
     dict(sampling_alpha=1.0),
     15,
 )

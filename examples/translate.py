@@ -35,7 +35,7 @@ def parse_arguments(argv):
     parser = arguments.make_parser("python examples/translate.py", __doc__.splitlines()[0])
     add = parser.add_argument_group("translation").add_argument
     add("--beam-width", type=int, default=5)
-    add("--length-penalty", type=float, nargs="+", default=[0.6, 1.0, 1.4], help="tries all")
+    add("--length-penalty", type=float, nargs="+", default=[0.6, 1.0, 1.4], help="all are tried")
     add("--bleu-tokenize", help="sacreBLEU's tokeniser; default: 13a, or char for number words")
     add("--no-export", action="store_true", help="stop after BLEU")
     args = arguments.parse(parser, argv)
@@ -103,7 +103,7 @@ def evaluate(args, run, model, tokenizer, text):
 
 def finish(args, run, text, tokenizer, stopped):
     """Averages checkpoints, then measures and exports the model, and writes the report."""
-    # In float32, whatever the dtype of training: exports and other backends need it.
+    # Always float32, because exports and other backends need it.
     model = kt.Transformer(tokenizer.vocab_size, **args.recipe["model"])
     epochs = sorted(run.weights())[-args.recipe["average"] :]
     if not epochs:
@@ -116,7 +116,7 @@ def finish(args, run, text, tokenizer, stopped):
     search, compared = kt.BeamSearch(args.beam_width, chosen["length_penalty"]), None
     if not args.no_export:
         export.export_saved_model(model, run.path / "saved_model", tokenizer, search)
-        # `text` adds to the model for ids one file from strings to strings, with the tokenizer.
+        # `text` adds a second model, from strings to strings, which contains the tokenizer.
         export.export_onnx(model, run.path / "onnx", tokenizer, search, text=True)
         compared = export.compare_with_keras(model, run.path / "onnx", lines)
         print(compared)
@@ -141,7 +141,7 @@ def main(argv=None):
     except (ValueError, OSError) as error:  # others need a traceback
         sys.exit(f"translate.py: {error}")
     except KeyboardInterrupt as error:
-        print(f"Stopped. {error} The same command goes on, --evaluate uses what is there.")
+        print(f"Stopped. {error} Repeat the command to resume, or evaluate with --evaluate.")
         sys.exit(130)  # as shells do after Ctrl-C
 
 

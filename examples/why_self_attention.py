@@ -78,7 +78,7 @@ def learn_recall(args, run, train, valid, test):
     ids, labels, distances = test
     found = {}
     for kind in KINDS:
-        print(f"recall over up to {LENGTH - 1} tokens: {kind}", flush=True)
+        print(f"training for recall up to {LENGTH - 1} tokens: {kind}", flush=True)
         model = recall_model(kind)
         run.fit(
             model,
@@ -111,8 +111,8 @@ def slopes(rng, sizes, rows=16, n=32):
 
 def main(argv=None):
     parser = task_run.make_parser("why_self_attention", __doc__, epochs=4, data=False)
-    parser.add_argument("--longest", type=int, default=2048, help="largest n that is timed")
-    parser.add_argument("--rows", type=int, default=6000, help="examples to learn from")
+    parser.add_argument("--longest", type=int, default=2048, help="largest n to time")
+    parser.add_argument("--rows", type=int, default=6000, help="training examples")
     args = task_run.parse(parser, argv)
     with task_run.TaskRun(args) as run:
         rng = np.random.default_rng(args.seed)
@@ -165,7 +165,7 @@ def main(argv=None):
         export.export_onnx(model, run.path / "onnx", head=head)
         found = Predictor(run.path / "onnx").predict(test[0][:5])
         for result, label, distance in zip(found, *test[1:], strict=False):
-            print(f"{label} was marked {distance} tokens before the end; answer: {result.label}")
+            print(f"{label} was marked {distance} tokens before the end; predicted: {result.label}")
         score = {
             f"recall over {DISTANCES[-1]}, {kind}": share[-1] for kind, share in recall.items()
         }

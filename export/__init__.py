@@ -1,5 +1,7 @@
 """Exporters to ONNX, SavedModel and other engines, and the runtime that serves the ONNX files.
 
+This folder is imported as `keras_transformer.export`.
+
 Contents:
 
 - `onnx_model`, `saved_model`, `ctranslate2_model`, `marian_folder` and `triton`, one exporter

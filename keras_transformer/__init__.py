@@ -1,6 +1,7 @@
 """The Transformer of "Attention Is All You Need" as Keras layers, models, losses and searches.
 
-Each folder is one subject, and its `__init__.py` describes it. A module imports only modules of
+Each folder is one subject, and its `__init__.py` describes it. The folder `export/` beside this one
+is imported as `keras_transformer.export`. A module imports only modules of
 the same floor or below; `python tests/package/test_structure.py` prints the floors. To add a new
 public name, import it below and list it in `__all__`.
 

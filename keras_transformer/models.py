@@ -83,7 +83,9 @@ class TransformerModel(DistributedModel):
     max_length: int | None = None
 
     def _store_arguments(self, arguments: dict[str, Any], kwargs: dict[str, Any]) -> None:
-        """Stores and checks the constructor's arguments, before any layer is made.
+        """Checks the constructor's arguments and stores them as attributes of their names.
+
+        `positions` is stored as its configuration. The method runs before any layer is made.
 
         A functional model calls `super().__init__` last, in `_connect`, because it needs the
         outputs. Attributes may be set before: Keras starts to track them at the first assignment.
@@ -122,7 +124,11 @@ class TransformerModel(DistributedModel):
             )
 
     def _connect(self, inputs: Any, outputs: Tensor, **kwargs: Any) -> None:
-        """Initializes the functional model from inputs to outputs."""
+        """Initializes the functional model from inputs to outputs.
+
+        Keras then puts `Functional` among the base classes, so `call` runs the graph that the
+        constructor built.
+        """
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         self.dtype_policy: Any = self._policy
 

@@ -30,26 +30,26 @@ def make_parser(prog, description):
     add = parser.add_argument_group("text").add_argument
     add("--data", help="folder of parallel files (plain or .gz), or a corpus to fetch: "
         f"{', '.join(known_corpora.CORPORA)}; default: number words")
-    add("--source", default="en", help="ending of the source files' names")
-    add("--target", default="de", help="ending of the target files' names")
+    add("--source", default="en", help="ending of the source files")
+    add("--target", default="de", help="ending of the target files")
     add("--train", default="train", help="name of the training files")
-    add("--valid", help="of the validation files; default: valid, val or dev")
-    add("--test", nargs="*", help="of the test files; default: all test*")
+    add("--valid", help="validation files; default: valid, val or dev")
+    add("--test", nargs="*", help="test files; default: all test*")
     add("--limit", type=int, help="use the first LIMIT pairs of each set only")
     add("--undo-bpe", action="store_true", help="join words cut by '@@ '")
     add = parser.add_argument_group("training").add_argument
-    add("--preset", choices=RECIPES, help="size and settings; default: tiny; numbers without "
+    add("--preset", choices=RECIPES, help="size and settings; default: tiny, or numbers without "
         "--data")
     add("--epochs", type=int)
     add("--vocab-size", type=int)
     add("--tokens-per-batch", type=int)
-    add("--sampling-alpha", type=float, help="subword sampling while training")
+    add("--sampling-alpha", type=float, help="subword sampling in training")
     add("--r-drop", type=float, metavar="ALPHA", help="kt.RDrop: two passes a step; the paper: 5")
     add("--replicas", type=int, help="default: every GPU, or one CPU")
     add("--dtype", default="float32", help="or mixed_bfloat16, mixed_float16")
     add("--seed", type=int, default=1)
     add("--output", type=Path, default=output, help=f"folder of the run; default: {output}")
-    add("--evaluate", action="store_true", help="use what is there, do not train")
+    add("--evaluate", action="store_true", help="evaluate saved weights without training")
     # fmt: on
     return parser
 
@@ -103,7 +103,7 @@ def run_settings(args, train_set):
         train_set: pair of lists of strings; the settings hold their SHA-256.
     """
     rate = dict(args.recipe["rate"])
-    if rate.get("anneal"):  # the rate at each update depends on when the run ends
+    if rate.get("anneal"):  # the rate depends on the number of epochs
         rate["epochs"] = args.epochs
     digest = hashlib.sha256("\n".join(train_set[0] + train_set[1]).encode()).hexdigest()
     names = "vocab_size tokens_per_batch sampling_alpha r_drop replicas dtype seed".split()

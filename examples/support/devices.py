@@ -25,7 +25,7 @@ def mirrored_strategy(replicas=None):
     """
     gpus = len(tf.config.list_physical_devices("GPU"))
     if replicas and gpus and replicas > gpus:
-        raise ValueError(f"{replicas} replicas are more than the {gpus} GPUs there are.")
+        raise ValueError(f"{replicas} replicas are more than the {gpus} GPUs available.")
     if not gpus and replicas and replicas > 1:
         logical = [tf.config.LogicalDeviceConfiguration()] * replicas
         cpu = tf.config.list_physical_devices("CPU")[0]

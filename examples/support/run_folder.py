@@ -68,13 +68,13 @@ class RunFolder:
             names = ", ".join(name for name in settings if settings[name] != other.get(name))
             if names:
                 raise ValueError(
-                    f"{self.path} holds another run: it differs in {names}. Repeat its arguments "
-                    "to go on with it, or choose another folder."
+                    f"{self.path} holds another run: it differs in {names}. Pass its arguments "
+                    "to resume it, or choose another folder."
                 )
         elif weights and not finished:
             raise ValueError(
-                f"{self.path} holds checkpoints, but no run.json that says of what run. Choose "
-                "another folder, or only evaluate them."
+                f"{self.path} holds checkpoints, but no run.json with their settings. Choose "
+                "another folder, or evaluate them without training."
             )
         elif not weights:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ class RunFolder:
         """
         path = self.path / "history.jsonl"
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
-        # An epoch that was stopped before its checkpoint runs twice. The later one counts.
+        # An epoch that stops before its checkpoint runs twice. The second run counts.
         rows = {row.pop("epoch"): row for row in map(json.loads, lines)}
         history: dict[str, list[float]] = {}
         for epoch in sorted(rows):

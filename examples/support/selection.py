@@ -61,7 +61,7 @@ def choose_weights(model, run, score, penalties, usual):
     def best():
         return max(tried, key=lambda attempt: attempt["bleu"])  # the first of equal scores
 
-    print("Choice on the validation set\n       epochs  length penalty   BLEU")
+    print("Scores on the validation set\n       epochs  length penalty   BLEU")
     penalties = sorted(penalties, key=lambda penalty: abs(penalty - 1))
     for epochs in candidates:
         attempt(epochs, penalties[0])

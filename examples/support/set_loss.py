@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras import ops
 from scipy.optimize import linear_sum_assignment
 
-# Weights of parts of cost and loss, and of predictions of "nothing" (Carion et al. 2020).
+# Weights of box distance and overlap, and of predictions of "nothing" (Carion et al. 2020).
 BOX, OVERLAP, NOTHING = 5.0, 2.0, 0.1
 
 

@@ -44,13 +44,13 @@ def make_parser(name, description, epochs, data=True):
     output = Path("runs", name)
     add = parser.add_argument
     if data:
-        add("--data", type=Path, help="folder of real data; default: small data, made or shipped")
+        add("--data", type=Path, help="folder of real data; default: small synthetic data")
     add("--limit", type=int, help="use the first LIMIT examples of each set only")
-    usual = "by the data" if epochs is None else epochs
+    usual = "depends on the data" if epochs is None else epochs
     add("--epochs", type=int, default=epochs, help=f"default: {usual}")
     add("--seed", type=int, default=1, help="default: 1")
     add("--output", type=Path, default=output, help=f"folder of the run; default: {output}")
-    add("--trained", action="store_true", help="take the model that --output holds: only measure")
+    add("--trained", action="store_true", help="measure the model in --output without training")
     return parser
 
 
@@ -178,17 +178,17 @@ class TaskRun:
         """Loads the weights of the earlier run into `model`; returns its `History`."""
         told = self.path / "training.json"
         if not told.exists():
-            raise ValueError(f"{self.path} holds no trained model. Leave --trained out.")
+            raise ValueError(f"{self.path} holds no trained model. Train without --trained first.")
         facts = json.loads(told.read_text("utf-8"))
         if facts["command"] != self.args.command:
             raise ValueError(
-                f"the model in {self.path} is of another command, {facts['command']!r}. Give its "
-                "arguments, or leave --trained out."
+                f"the model in {self.path} is of another command, {facts['command']!r}. Pass its "
+                "arguments, or omit --trained."
             )
         if facts["models"] > 1:
             raise ValueError(
-                f"the run trained {facts['models']} models, and {self.path} holds the last one "
-                "alone. Leave --trained out."
+                f"the run trained {facts['models']} models, but {self.path} holds only the last. "
+                "Omit --trained."
             )
         model.load_weights(self.path / "model.keras")
         self._epochs, self._minutes = facts["epochs"], facts["minutes"]["training"]
@@ -248,7 +248,7 @@ class TaskRun:
             aside.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
         told = [f"{name}: {_told(found)}" for name, found in report["others"].items()]
         told = "; ".join([_told(score), *told, f"{report['minutes']['whole']:.1f} minutes"])
-        print(f"{told}. All is in {self.path}", flush=True)
+        print(f"{told}. Saved in {self.path}", flush=True)
 
 
 def _told(score):
@@ -268,7 +268,7 @@ class _BestWeights(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if self.name not in (logs or {}):
-            raise ValueError(f"{self.name!r} is not logged; there is {sorted(logs or {})}.")
+            raise ValueError(f"{self.name!r} is not logged; logged are {sorted(logs or {})}.")
         low = any(part in self.name for part in LOW)
         value = -logs[self.name] if low else logs[self.name]
         if self.best is None or value > self.best:

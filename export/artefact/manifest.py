@@ -6,7 +6,8 @@ An artefact is a folder. Its manifest has these fields, which `FIELDS` and `OPTI
 | --- | --- |
 | `format`, `format_version` | `FORMAT`, `FORMAT_VERSION` |
 | `task` | one of `TASKS`: a search, a head, or "forward", one pass without a head |
-| `inputs`, `outputs` | of the model: list of `{"name", "dtype", "axes"}`, axes names or sizes |
+| `inputs`, `outputs` | of the model, without those of `options`: list of \
+`{"name", "dtype", "axes"}`, axes names or sizes |
 | `text` | `{"inputs", "outputs"}` of `text_model.onnx`, or null without that file |
 | `special_ids` | `SPECIAL_IDS` |
 | `vocab_size` | `{"source", "target"}`, valid ids are less; null without ids |

@@ -64,7 +64,7 @@ class Translation(NamedTuple):
     Attributes:
         texts: tuple of str, hypotheses, best first. One empty text for a line without text; none
             for a line with an error.
-        scores: tuple of float, one for each text: sum of log-probabilities / length penalty. 0 for
+        scores: tuple of float, one for each text: sum of log-probabilities / length divisor. 0 for
             a line without text.
         error: str, why the line has no translation, or None.
         details: tuple of `Details`, one for each text. Empty unless the search has `token_scores`
@@ -117,7 +117,7 @@ class Generation(NamedTuple):
     Attributes:
         texts: tuple of str, continuations, best first, without the prompt. One empty text for a
             prompt without text; none for a prompt with an error.
-        scores: tuple of float, one for each text: sum of log-probabilities / length penalty. 0 for
+        scores: tuple of float, one for each text: sum of log-probabilities / length divisor. 0 for
             a prompt without text.
         error: str, why the prompt has no continuation, or None.
         full_texts: tuple of str, prompt and continuation, one for each text. Their tokens are

@@ -46,8 +46,8 @@ class OptionReader:
     def read(self, options: Mapping[str, Any]) -> CallInputs:
         """Returns the inputs for options of a call. `None` counts as not passed.
 
-        A number or a text applies to all lines. A list has one value for each line. If a value is a
-        list of texts, a list of lists has one value for each line.
+        A number or a text applies to all lines. Options with a batch axis also take a list with one
+        value for each line. If a value is a list of texts, a list of lists has one for each line.
 
         Raises:
             TypeError: a value is neither number nor text.

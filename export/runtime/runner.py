@@ -4,6 +4,10 @@ An `InputReader` turns items into rows, and a `ResultMaker` turns outputs into r
 `Translator`, `Generator`, `Transcriber` and `Predictor` choose both. `Runner` does everything else,
 so that unusual inputs, faults, threads and streams behave alike in all of them.
 
+The order of a call: `results` checks the arguments, `_results` reads a window of items,
+`in_batches` sorts its rows into batches, `_run_batch` runs one of them through `run_rows`, which
+isolates faults, and the `ResultMaker` makes a result of each row.
+
 Shapes: `B` rows of a batch.
 """
 
@@ -154,12 +158,12 @@ class Runner:
     def _results(
         self, items: Iterator[Any], call: CallInputs, tokens_per_batch: int, read_ahead: int
     ) -> Iterator[Any]:
-        run = functools.partial(self._run_batch, fixed=call.fixed)
+        run_batch = functools.partial(self._run_batch, fixed=call.fixed)
         count = min(read_ahead, ALL)  # islice refuses larger numbers
         while window := list(itertools.islice(items, count)):
             rows, refused = self._reader.read(window)
             self._add_options(rows, call.by_line, len(window))
-            results = in_batches(run, rows, tokens_per_batch, self._workers)
+            results = in_batches(run_batch, rows, tokens_per_batch, self._workers)
             for index in range(len(window)):
                 if index in results:
                     yield results[index]
@@ -182,11 +186,11 @@ class Runner:
     def _run_batch(self, rows: list[Row], fixed: dict[str, Array]) -> list[Any]:
         """Returns the results of a batch of rows; `fixed` are inputs that all rows share."""
 
-        def run(rows: list[Row]) -> list[Array]:
+        def run_session(rows: list[Row]) -> list[Array]:
             return self.session.run(self._outputs, self._inputs_of(rows, fixed))
 
         try:
-            found = run_rows(run, rows)
+            found = run_rows(run_session, rows)
         except MachineError as error:
             if self.raises_machine_errors:
                 raise

@@ -71,7 +71,7 @@ class TranslationMaker:
         filled = scores > -np.inf  # -inf stands for a hypothesis that was not found
         found = {name: array[filled] for name, array in outputs.items()}
         token_ids, details = found.pop(signature.TOKEN_IDS), []
-        if self._details is not None and len(found) > 1:
+        if self._details is not None and found.keys() - {signature.SCORES}:
             source_ids = row.inputs.get(signature.SOURCE_IDS, ())
             for i, ids in enumerate(token_ids):
                 parts = {name: array[i] for name, array in found.items()}
@@ -246,8 +246,9 @@ score 0 |
                 `max_length` and `length_penalty` always work with a beam search. The others need
                 `options` at the export: `min_length`, `beam_width`, `target_prefix`. Arguments of
                 constraints, such as `forbidden_words`, keep their names. A number or a text applies
-                to all lines; a list has one for each line. Texts become tokens of the target. All
-                default to the values of the exported search. With the constraint `Terms`, `terms`
+                to all lines. `max_length`, `min_length` and texts may also be a list with one for
+                each line. Texts become tokens of the target. All default to the values of the
+                exported search. With the constraint `Terms`, `terms`
                 are phrases that must appear: a list for all lines, or one for each line. `glossary`
                 adds terms whose source phrase is in the line: a `Glossary`, a mapping from source
                 to target phrases, or the path of a .tsv or .tbx file.
@@ -318,7 +319,7 @@ score 0 |
         read_ahead: int = 1024,
         **options: Any,
     ) -> Iterator[Translation]:
-        """Returns the iterator of `n_best_stream`; all runners have this method."""
+        """As `Runner.results`; adds the terms of `glossary` to the options."""
         if options.get("glossary") is not None and not isinstance(items, self._reader.alone):
             items, lines = itertools.tee(items)
             options = self._with_terms(lines, **options)

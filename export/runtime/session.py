@@ -83,6 +83,7 @@ def open_session(
     if len(sessions) > 1:
         session = StepsSession(*sessions, device, graphs=any(map(records_graphs, providers)))
     manifest = artefact.manifest
+    # ONNX Runtime leaves inputs with a default value, the options, out of `get_inputs`.
     for what, values in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
         names = [value.name for value in values]
         _check_same(artefact, what, names, [value["name"] for value in manifest[what]])

@@ -185,9 +185,14 @@ class SearchTask:
         ]
 
     def function(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """Returns the `outputs` of the search for the source; exporters trace this function."""
+        """Returns the `outputs` of the search for the source; exporters trace this function.
+
+        Each of `option_defaults` is an input. So the constructor's values are in an ONNX file only
+        as the defaults of these inputs, which `onnx_model` writes.
+        """
         source, options = self.split(inputs)
         result = self.search(self.searched, source, **options)
+        # `SEARCH_OUTPUTS` names the fields of `SearchResult` and `SpeechResult` in their order.
         found = dict(zip(signature.SEARCH_OUTPUTS, result, strict=False))
         return {name: found[name] for name in self.outputs}
 

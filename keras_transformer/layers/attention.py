@@ -200,7 +200,7 @@ class MultiHeadAttention(BaseLayer):
         use_causal_mask: bool = False,
         training: bool | None = None,
         return_attention_scores: bool = False,
-        value_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,  # Keras passes its masks of `value` and `key`
         key_mask: Tensor | None = None,
     ) -> Any:
         causal = causal_mask(ops.shape(query)[1]) if use_causal_mask else None

@@ -37,7 +37,7 @@ class BaseLayer(keras.Layer):
         **kwargs: `name`, `dtype` and `trainable`; and `sublayers`, settings of a saved layer.
 
     Attributes:
-        reads: names of the call arguments whose masks the layer reads.
+        reads: names of the call arguments whose lost masks are errors.
         explicit_mask: name of the call argument that can replace the Keras mask.
     """
 
@@ -73,8 +73,10 @@ class BaseLayer(keras.Layer):
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         given = inspect.signature(self.call).bind_partial(*args, **kwargs).arguments
-        # Under a causal mask, padding on the right changes only outputs of padding.
-        has_mask = given.get(self.explicit_mask) is not None or given.get("use_causal_mask")
+        # Under a causal mask, padding on the right changes only outputs of padding. Attention to
+        # the encoder output has no causal mask.
+        is_causal = given.get("use_causal_mask") and self.explicit_mask == "attention_mask"
+        has_mask = given.get(self.explicit_mask) is not None or is_causal
         for name in () if has_mask else self.reads:
             operation = lost_at(given.get(name))
             if operation is None:

@@ -95,7 +95,7 @@ class _Block(BaseLayer):
         self.num_heads, self.d_ff, self.dropout = num_heads, d_ff, dropout
         self.key_dim, self.value_dim, self.attention_dropout = key_dim, value_dim, attention_dropout
         self.norm_first, self.use_bias, self.epsilon = norm_first, use_bias, epsilon
-        self._positions = keras.saving.serialize_keras_object(positions)
+        self._positions_config = keras.saving.serialize_keras_object(positions)
         dtype = self.dtype_policy
         self.feed_forward = FeedForward(d_ff, activation, dtype=dtype, name="feed_forward")
         self.dropout_layer = layers.Dropout(dropout, dtype=dtype)
@@ -134,7 +134,7 @@ class _Block(BaseLayer):
 
     def _make_self_attention(self, input_shape: Shape) -> Any:
         """Makes and builds the layer. `RecurrentDecoderBlock` overrides this."""
-        attention = self._make_attention("self_attention", input_shape[-1], self._positions)
+        attention = self._make_attention("self_attention", input_shape[-1], self._positions_config)
         attention.build(input_shape, input_shape)
         return attention
 
@@ -161,7 +161,7 @@ class _Block(BaseLayer):
             **super().get_config(),
             **{name: getattr(self, name) for name in names},
             "activation": keras.activations.serialize(self.feed_forward.activation),
-            "positions": self._positions,
+            "positions": self._positions_config,
         }
 
 

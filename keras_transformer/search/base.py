@@ -47,10 +47,10 @@ class SearchResult(NamedTuple):
     Attributes:
         ids: int32 (B, W, T), the generated tokens without begin token, the end token if the
             hypothesis has one, then 0. T is the length of the longest hypothesis of the batch.
-        scores: float32 (B, W), sum of log-probabilities / length penalty. If fewer than W
+        scores: float32 (B, W), sum of log-probabilities / length divisor. If fewer than W
             hypotheses exist (tiny vocabularies), all others have score -inf and ids 0.
         token_scores: float32 (B, W, T), the log-probability of each token, 0 after the end. Their
-            sum over the length penalty is the score. `()` unless the search has `token_scores`.
+            sum over the length divisor is the score. `()` unless the search has `token_scores`.
         alignments: float32 (B, W, T, S), the attention of the step that generated each token to
             each position of the source; 0 after the end. `()` unless the search has `alignments`.
     """

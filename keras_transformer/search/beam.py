@@ -1,6 +1,7 @@
 """Beam search (section 6.1 of the paper).
 
-Shapes: B batch, W beam width, T generated length, V vocabulary, C candidates.
+Shapes: B batch, W beam width, T generated length, V vocabulary, C candidates of a step, K
+extensions that are kept.
 """
 
 from collections.abc import Sequence
@@ -61,15 +62,15 @@ class BeamSearch(Search):
     A sentence finishes independently of the rest of its batch:
     - with `early_stop` (default) as soon as W hypotheses have finished, as in most toolkits;
     - without it when no running hypothesis can still beat the worst of W finished ones. Because
-      log-probabilities are at most 0 and the length penalty grows with length, no continuation
+      log-probabilities are at most 0 and the length divisor grows with length, no continuation
       scores above log P(so far) / ((5 + max_length) / 6)^alpha. Stopping there changes no result.
       With alpha > 0 the bound is loose: most searches go on to `max_length`, and hypotheses that
       repeat themselves until then can win.
 
     Args:
         beam_width: int, W. Defaults to 4.
-        length_penalty: number, alpha >= 0. 0 compares plain sums; larger numbers favour longer
-            hypotheses. Defaults to 0.6.
+        length_penalty: number, alpha >= 0, the exponent of `length_divisor`. 0 compares plain sums;
+            larger numbers favour longer hypotheses. Defaults to 0.6.
         early_stop: bool, see above. Defaults to `True`.
         min_length, allow_unknown, constraints, token_scores, alignments: as in
             `GreedySearch`. With the constraint `Terms`, the W best are chosen from banks.
@@ -151,7 +152,8 @@ class BeamSearch(Search):
         old_and_new = tf.concat([hypotheses.scores, new_scores], axis=1)  # (B, W + K)
         scores, finished_index = top_k(old_and_new, width)  # (B, W)
 
-        # 2. Keep running: the best W of the other extensions. At most W of 2W end, so W remain.
+        # 2. Keep running: the best W of the other extensions. Below the length limit at most W of
+        # 2W end, so W remain.
         if banks:
             _, running_index = top_k(order, width)  # (B, W)
             running = tf.gather(going_on, running_index, batch_dims=1)
@@ -162,17 +164,17 @@ class BeamSearch(Search):
             scores, running = (tf.where(beyond, -np.inf, part) for part in (scores, running))
         running = tf.where(self._done(scores, running, loop_inputs), -np.inf, running)
 
-        # 3. Next history: choose from 3W candidates, the finished hypotheses and the extensions.
+        # 3. Next history: choose from W finished hypotheses and K extensions.
         zeros = tf.zeros_like(loop_inputs.limit, tf.int64)  # (B, 1)
         old_finished_rows = zeros + np.arange(width, 2 * width)  # (B, W)
-        candidate_rows = tf.concat([old_finished_rows, parent], axis=1)  # (B, 3W)
-        candidate_tokens = tf.concat([tf.zeros_like(old_finished_rows), token], axis=1)  # (B, 3W)
+        candidate_rows = tf.concat([old_finished_rows, parent], axis=1)  # (B, W + K)
+        candidate_tokens = tf.concat([tf.zeros_like(old_finished_rows), token], axis=1)
         chosen = tf.concat([width + running_index, finished_index], axis=1)  # (B, 2W)
         source_rows = tf.gather(candidate_rows, chosen, batch_dims=1)  # (B, 2W)
         tokens = tf.gather(candidate_tokens, chosen, batch_dims=1)  # (B, 2W)
         tokens = tf.cast(tokens, tf.int32)
         if self.token_scores:
-            log_prob = tf.pad(log_prob, [[0, 0], [width, 0]])  # (B, 3W)
+            log_prob = tf.pad(log_prob, [[0, 0], [width, 0]])  # (B, W + K)
             log_prob = tf.gather(log_prob, chosen, batch_dims=1)  # (B, 2W)
         hypotheses = hypotheses.extended(tokens, log_prob, source_rows)._replace(
             ids=tokens[:, :width], running=running, scores=scores
@@ -254,7 +256,7 @@ class BeamSearch(Search):
         worst = scores[:, last : last + 1]
         if self.early_stop:
             return worst > -np.inf
-        # No continuation scores above the sum so far over the length penalty of the longest.
+        # No continuation scores above the sum so far over the greatest length divisor.
         best = running[:, :1]
         if self._terms is not None:  # banks are not in the order of scores
             best = tf.reduce_max(running, axis=1, keepdims=True)
@@ -262,6 +264,9 @@ class BeamSearch(Search):
         return worst >= best
 
     def _scores(self, total: Tensor, count: Tensor, loop_inputs: LoopInputs) -> Tensor:
-        """Divides sums of log-probabilities by the length penalty of at least 1 token."""
+        """Divides sums of log-probabilities by the length divisor.
+
+        `count` is below 1 within a prompt; it then counts as 1.
+        """
         count = tf.cast(tf.maximum(count, 1), tf.float32)
         return total / self.length_divisor(count, loop_inputs.options.get("length_penalty"))

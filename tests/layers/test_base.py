@@ -20,6 +20,9 @@ READERS = {
     "attention": lambda x, **options: MultiHeadAttention(2, 4)(x, x, **options),
     "additive": lambda x, **options: AdditiveAttention(4)(x, x, **options),
     "decoder": lambda x: DecoderBlock(2, 16)(keras.Input((None, D)), x),
+    "causal decoder": lambda x: DecoderBlock(2, 16)(
+        keras.Input((None, D)), x, use_causal_mask=True
+    ),
     "pooling": lambda x: SequencePooling()(x),
 }
 

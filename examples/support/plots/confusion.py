@@ -70,7 +70,7 @@ def _shares(true, predicted, count):
     """Returns the shares of predictions for each true class, (C, C); rows sum to 1 or 0."""
     if len(true) != len(predicted) or not true:
         raise ValueError(
-            "true and predicted must hold one class an example, but there are "
+            "true and predicted must hold one class per example, but there are "
             f"{len(true)} and {len(predicted)}."
         )
     counts = np.zeros((count, count))

@@ -31,7 +31,7 @@ def plot_outcomes(outcomes, most=12, title=None):
     unknown = {name for counts in outcomes.values() for name in counts} - {*OUTCOMES}
     if not outcomes or unknown:
         raise ValueError(
-            f"outcomes must have a type and no other outcome than {OUTCOMES}, but there are "
+            f"outcomes must have a type, and only the outcomes {OUTCOMES}, but there are "
             f"{len(outcomes)} types and {sorted(unknown)}."
         )
     totals = {kind: sum(counts.values()) for kind, counts in outcomes.items()}

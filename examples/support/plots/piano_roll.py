@@ -28,7 +28,7 @@ def plot_piano_rolls(chorales, titles):
 
     if not len(chorales) == len(titles) > 0:
         raise ValueError(
-            f"There must be a title for each of at least one chorale, but there are "
+            f"Pass at least one chorale, and a title for each. There are "
             f"{len(chorales)} chorales and {len(titles)} titles."
         )
     figure = Figure(figsize=(10, 0.6 + 2.4 * len(chorales)), layout="constrained")

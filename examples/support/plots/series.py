@@ -5,7 +5,7 @@ Shapes: S steps before the forecast, T steps of it, F series.
 
 import numpy as np
 
-# Four of Okabe and Ito's colours, distinct for all; the truth is black.
+# Okabe and Ito's colours, distinct for all kinds of colour vision; the truth is black.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7")
 STYLES = ("-", "--", "-.", ":")
 
@@ -146,7 +146,7 @@ def plot_anomalies(series, labels, scores):
     lengths = [len(series), len(labels), *map(len, scores.values())]
     if len({*lengths}) > 1 or len(scores) > len(COLOURS):
         raise ValueError(
-            f"Series, labels and at most {len(COLOURS)} scores must have one length, got {lengths}."
+            f"Series, labels and at most {len(COLOURS)} scores must be equally long, got {lengths}."
         )
     figure = Figure(figsize=(8, 1.2 + 1.3 * len(scores)), layout="constrained")
     panels = figure.subplots(1 + len(scores), 1, sharex=True, squeeze=False)[:, 0]

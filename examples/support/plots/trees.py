@@ -30,7 +30,7 @@ def plot_trees(trees, titles, title=None):
 
     if not trees or len(trees) != len(titles):
         raise ValueError(
-            f"There must be a title for each of one or more trees, not {len(titles)} titles for "
+            f"Pass one or more trees, and a title for each. There are {len(titles)} titles for "
             f"{len(trees)} trees."
         )
     heights = [_height(tree) for tree in trees]

@@ -75,7 +75,6 @@ def _check(sentences, weights, labels):
     pairs = zip(sentences, weights, strict=False)
     if not sentences or len(set(counts)) > 1 or any(len(a) != np.size(b) for a, b in pairs):
         raise ValueError(
-            "There must be a sentence at least, weights and a label for each, and a weight for "
-            f"each token, but there are {counts[0]} sentences, {counts[1]} rows of weights and "
-            f"{counts[2]} labels."
+            "Pass at least one sentence, a label for each, and a weight for each token. There are "
+            f"{counts[0]} sentences, {counts[1]} rows of weights and {counts[2]} labels."
         )

@@ -36,9 +36,11 @@ def anomaly_scores(scores, labels):
             f"{scores.shape} and {labels.shape}, and {np.isfinite(scores).sum()} scores are finite."
         )
     if count in (0, len(labels)):
-        raise ValueError(f"{count} of {len(labels)} steps are anomalies: nothing to tell apart.")
+        raise ValueError(
+            f"{count} of {len(labels)} steps are anomalies, but scores need anomalies and others."
+        )
     order = np.argsort(-scores, kind="stable")
-    # A threshold lies after the last of equal scores.
+    # Equal scores are on one side of a threshold.
     last = np.append(np.diff(scores[order]) < 0, True)
     true = np.append(0, np.cumsum(labels[order])[last])
     found = np.append(0, np.flatnonzero(last) + 1)

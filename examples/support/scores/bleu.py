@@ -27,7 +27,7 @@ def bleu(translations, references, tokenize="13a"):
 
     if not translations or len(translations) != len(references):
         raise ValueError(
-            "There must be one reference for each of at least one translation, but there are "
+            "Pass at least one translation, and one reference for each. There are "
             f"{len(translations)} translations and {len(references)} references."
         )
     # `force` suppresses the warning about tokenised text where that is intended.

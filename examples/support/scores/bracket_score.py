@@ -103,7 +103,7 @@ def _found(truth, tree, number):
     tags = [tag for _, tag in tagged_words(truth)]
     if len(tagged_words(tree)) != len(tags):
         raise ValueError(
-            f"sentence {number} has {len(tags)} words, but its tree {len(tagged_words(tree))}: "
-            f"{tree}. Pass None for a tree of other words."
+            f"sentence {number} has {len(tags)} words, but its tree has {len(tagged_words(tree))}: "
+            f"{tree}. Pass None instead of this tree."
         )
     return brackets(tree, tags)

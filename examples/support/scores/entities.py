@@ -57,7 +57,7 @@ def entity_scores(found, true):
     1.0
     """
     if list(map(len, found)) != list(map(len, true)):
-        raise ValueError("found and true must have as many sentences and words, but differ.")
+        raise ValueError("found and true differ in their number of sentences or words.")
     right = count = expected = 0
     for tags, others in zip(found, true, strict=True):
         some, wanted = entities(tags), entities(others)

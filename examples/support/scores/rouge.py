@@ -28,7 +28,7 @@ def rouge(summaries, references):
 
     if not summaries or len(summaries) != len(references):
         raise ValueError(
-            "There must be one reference for each of at least one summary, but there are "
+            "Pass at least one summary, and one reference for each. There are "
             f"{len(summaries)} summaries and {len(references)} references."
         )
     names = ["rouge1", "rouge2", "rougeL"]

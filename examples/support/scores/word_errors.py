@@ -27,7 +27,7 @@ def word_error_rate(texts, references):
     pairs = [(a.split(), b.split()) for a, b in zip(texts, references, strict=True)]
     count = sum(len(reference) for _, reference in pairs)
     if not count:
-        raise ValueError("The references have no word to measure by.")
+        raise ValueError("The references have no words.")
     return sum(_edits(*pair) for pair in pairs) / count
 
 

@@ -50,8 +50,8 @@ SENTENCES = (
     "On {day} {person} {activity} in {place} at {time}.",
     "{person} {activity} in {place} on {day} at {time}.",
 )
-# Kinds of questions and their wording. An activity or a time alone identifies the sentence. Of
-# person, place and date, two are needed.
+# Kinds of questions and their wording. An activity or a time alone identifies the sentence; from
+# person, place and date, it takes two.
 QUESTIONS = (
     ("place", "Where is {person} on {date}?"),
     ("place", "In which city does one find {person} on {date}?"),
@@ -119,7 +119,7 @@ def calendar_questions(passages=4000, limit=None):
     """
     sets = []
     for drawn in _drawn(passages):
-        draw = random.Random(1)  # one each, so that no set depends on another's size
+        draw = random.Random(1)  # one per set, so that sets do not depend on each other's size
         rows = [row for text, facts in drawn for row in _asked(draw, text, facts)]
         sets.append(Questions(*map(list, zip(*rows[:limit], strict=True))))
     return tuple(sets)

@@ -68,8 +68,8 @@ def _read(folder):
             except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
                 raise ValueError(f"{path}: broken file ({error}). Fetch it again.") from error
     raise ValueError(
-        f"{folder} has no {NAME}, nor one with {', '.join(filter(None, OPENERS))}. A mirror of "
-        "Debian has it, such as deb.debian.org/debian/dists/bookworm/main/i18n/."
+        f"{folder} has no {NAME}, plain or with {', '.join(filter(None, OPENERS))}. Get it from a "
+        "mirror of Debian, such as deb.debian.org/debian/dists/bookworm/main/i18n/."
     )
 
 

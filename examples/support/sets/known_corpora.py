@@ -67,7 +67,7 @@ def fetch_corpus(name, folder, corpora=CORPORA):
         OSError: if a file cannot be fetched.
     """
     if name not in corpora:
-        raise ValueError(f"no corpus is known as {name!r}; known are {sorted(corpora)}.")
+        raise ValueError(f"unknown corpus {name!r}; known are {sorted(corpora)}.")
     address, checksums = corpora[name]
     os.makedirs(folder, exist_ok=True)
     paths = {}

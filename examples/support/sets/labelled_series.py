@@ -32,7 +32,7 @@ def aeon_module(name):
     except ModuleNotFoundError as error:
         raise ValueError(
             f"the real series and ROCKET need aeon, and {error.name} is not installed. Install it "
-            "in an environment for this script alone, because it needs an older NumPy than "
+            "in a separate environment, because it needs an older NumPy than "
             "constraints.txt names: pip install aeon"
         ) from error
 

@@ -8,7 +8,7 @@ import wave
 import numpy as np
 
 WINDOW, HOP = 256, 80  # samples of a frame, and between frame starts: 32 and 10 ms at 8 kHz
-QUIET = 1e-6  # below any real power, so that silence has a logarithm
+QUIET = 1e-6  # below any real power; makes the logarithm of silence finite
 
 
 def read_wav(file):
@@ -33,10 +33,10 @@ def read_wav(file):
             kind = sound.getnchannels(), sound.getsampwidth()
             rate, data = sound.getframerate(), sound.readframes(sound.getnframes())
     except (wave.Error, EOFError) as error:
-        raise ValueError(f"{file} is no WAV file that can be read: {error}.") from error
+        raise ValueError(f"{file} is not a readable WAV file: {error}.") from error
     if kind != (1, 2):
         raise ValueError(
-            f"{file} must have one channel and 2 bytes a sample, but has {kind[0]} and {kind[1]}."
+            f"{file} must have one channel and 2 bytes per sample, but has {kind[0]} and {kind[1]}."
         )
     return np.frombuffer(data, "<i2").astype("float32") / 2**15, rate
 

@@ -9,7 +9,7 @@ import numpy as np
 from support.sets.sound import read_wav
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-RATE = 8000  # samples a second
+RATE = 8000  # samples per second
 TEST, VALID = range(5), range(5, 10)  # numbers of recordings; the test set is the official one
 # Tones of a telephone's keys, in hertz (ITU-T Q.23): one by the row, one by the column.
 ROWS, COLUMNS = (697, 770, 852, 941), (1209, 1336, 1477)
@@ -133,7 +133,7 @@ def joined(recordings, count, shortest, longest, seed=0):
     if not recordings or not 1 <= shortest <= longest:
         raise ValueError(
             f"There must be recordings, and 1 <= shortest <= longest, but there are "
-            f"{len(recordings)}, {shortest} and {longest}."
+            f"{len(recordings)} recordings, shortest {shortest}, longest {longest}."
         )
     draw = np.random.default_rng(seed)
     speakers = {}

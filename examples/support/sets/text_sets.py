@@ -62,7 +62,7 @@ def read_sets(
     >>> sources, targets = sets.train  # doctest: +SKIP
     """
     folder = _folder(data)
-    # In reverse, so that a plain file replaces a packed one.
+    # In reverse order, so that a plain file replaces a packed one.
     files = {path.name.removesuffix(".gz"): path for path in sorted(folder.iterdir(), reverse=True)}
     endings = f".{source}", f".{target}"
 
@@ -90,7 +90,7 @@ def _folder(data):
     if Path(data).is_dir():
         return Path(data)
     if data not in known_corpora.CORPORA:
-        raise ValueError(f"{data} is no folder, nor one of {sorted(known_corpora.CORPORA)}.")
+        raise ValueError(f"{data} is neither a folder nor one of {sorted(known_corpora.CORPORA)}.")
     folder = Path.home() / ".cache" / "keras_transformer" / data
     known_corpora.fetch_corpus(data, folder)
     return folder

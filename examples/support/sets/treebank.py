@@ -83,7 +83,7 @@ def read_treebank(path, limit=None):
             names = {int(match[1]): name for match, name in found if match}
             trees = {n: read_trees(packed.read(name).decode()) for n, name in names.items()}
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{path} is no zip file: {error}") from error
+        raise ValueError(f"{path} is not a zip file: {error}") from error
     sides = [
         [clean for n in numbers for tree in trees.get(n, []) if (clean := cleaned(tree))][:limit]
         for numbers in (TRAIN, VALID, TEST)

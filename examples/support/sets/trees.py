@@ -93,7 +93,7 @@ def read_trees(text):
         if token.startswith("("):
             open_nodes.append((token[1:].strip() or TOP, []))
         elif not open_nodes:
-            raise ValueError(f"{token!r} stands outside of all brackets, after: {where}")
+            raise ValueError(f"{token!r} is outside all brackets, after: {where}")
         elif token != ")":
             open_nodes[-1][1].append(token)
         else:
