@@ -1,18 +1,18 @@
-"""Archives on Ray Data: 100,000 lines under kills at random, and the speed beside `Translator`.
+"""Archives on Ray Data: 100,000 lines with killed processes, and speed beside `Translator`.
 
     python benchmarks/archive.py --artefact out/onnx --data DATA --work FOLDER \
         --output benchmarks/results/archive.json
 
 The lines are sentences of Multi30k and newstest2014, drawn with repetition, in three gzip files.
-First they are translated while drivers and workers are killed (SIGKILL) at random times, and what
-is there in the end is held to the input, line by line. Then, in turn, the command and
-`Translator(workers=2)` translate them, each in a process of its own, start and end included; and
-one line, which says what a start takes. Last come the figures that a large job is planned with: how
-fast input is cut into parts, and what a part costs the driver. Each of the three can be measured by
-a command of its own.
+The script measures, together or separately:
 
-Processor time is that of all processes of a run: it says more than the clock where others use the
-machine. Linux only: processes are found in /proc.
+- kills: drivers and workers are killed (SIGKILL) at random times. The output is then compared with
+  the input, line by line.
+- speed: the command and `Translator(workers=2)` take turns in separate processes. Times include the
+  start and the end. A run of one line shows the time of a start.
+- costs: the speed of cutting input into parts, and the driver's time per part.
+
+Processor time covers all processes of a run, found in /proc. Linux only.
 """
 
 import argparse
@@ -46,7 +46,7 @@ for path in sys.argv[3:]:
 
 
 def write_input(folder, data, count):
-    """Files of sentences, and the sentences."""
+    """Writes sentences to files; returns paths and sentences."""
     from keras_transformer.text.corpora import read_lines
 
     known = read_lines(data / "multi30k" / "train.en.gz") + common.newstest(data)
@@ -67,7 +67,7 @@ def command(artefact, paths, out, *options):
 
 
 def descendants(pid):
-    """Processes below one: dict from pid to its name and its ticks of processor time."""
+    """Returns a process and its descendants: dict from pid to command line and CPU ticks."""
     found, children = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -75,7 +75,7 @@ def descendants(pid):
                 name, _, rest = entry.joinpath("stat").read_text().rpartition(")")
                 line = entry.joinpath("cmdline").read_bytes().decode(errors="replace")
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
             fields = rest.split()
             children.setdefault(int(fields[1]), []).append(int(entry.name))
             found[int(entry.name)] = line, sum(map(int, fields[11:13]))
@@ -89,10 +89,10 @@ def descendants(pid):
 
 
 def run(arguments):
-    """Seconds on the clock and of processors that a process and all below it take."""
+    """Runs a command; returns the seconds and CPU seconds of all its processes."""
     begin, ticks = time.monotonic(), {}
     options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    # Neither of the two needs TensorFlow, which is there for other benchmarks.
+    # Skips the import of TensorFlow, which neither engine needs.
     process = subprocess.Popen(arguments, env={**os.environ, SERVES: "1"}, **options)
     while process.poll() is None:
         ticks |= {pid: used for pid, (_, used) in descendants(process.pid).items()}
@@ -104,7 +104,7 @@ def run(arguments):
 
 
 def killed_run(arguments, kills, pause):
-    """Runs a command to its end through kills; how many of each, and how many starts it took."""
+    """Kills and restarts a command until it finishes; counts kills and starts."""
     draw = random.Random(1)
     counts = {"driver": 0, "worker": 0, "starts": 0}
     done = False
@@ -136,7 +136,7 @@ def killed_run(arguments, kills, pause):
 
 
 def check_rows(out, paths, lines):
-    """What of the input is missing, twice, or out of order in the parts: all must be 0."""
+    """Counts rows of the output, and missing, repeated and misplaced ones, which must be 0."""
     from pyarrow import parquet
 
     rows = []
@@ -159,7 +159,7 @@ def check_rows(out, paths, lines):
 
 
 def probe_driver(args):
-    """Processor time of the driver for one part, from a job of many parts of one line."""
+    """Measures the driver's processor time per part, in a job of one-line parts."""
     small = args.work / "small.txt"
     small.write_text("A man .\n" * PROBE_PARTS, "utf-8")
     code = """
@@ -181,7 +181,7 @@ print(json.dumps(time.process_time() - begin))
 
 
 def probe_cutting(paths, part_lines):
-    """Lines a second of processor time that are cut into parts."""
+    """Measures lines per CPU second that are cut into parts."""
     from keras_transformer.export.archive.inputs import cut
 
     begin = time.process_time()
@@ -190,7 +190,7 @@ def probe_cutting(paths, part_lines):
 
 
 def measure_kills(args, paths, lines):
-    """The job under kills, and what is wrong with what it leaves."""
+    """Measures the job with kills, and checks its output."""
     out = args.work / "killed"
     begin = time.monotonic()
     options = "--with-source", "--quiet", "--part-lines", args.part_lines
@@ -206,7 +206,7 @@ def measure_kills(args, paths, lines):
 
 
 def measure_speed(args, paths, lines):
-    """The command and `Translator` in turn: all lines, and one, which is what a start takes."""
+    """Measures the command and `Translator` in turn, on all lines and on one (the start)."""
     one = args.work / "one.txt.gz"
     one.write_bytes(gzip.compress(b"A man .\n"))
     runs = {"archive": [], "translator": [], "archive, one line": [], "translator, one line": []}
@@ -223,7 +223,7 @@ def measure_speed(args, paths, lines):
 
 
 def measure_costs(args, paths, lines):
-    """What a large job is planned with."""
+    """Measures the costs for the plan of a large job."""
     return {
         "lines cut a second": probe_cutting(paths, args.part_lines),
         "driver's seconds a part": probe_driver(args),
@@ -236,8 +236,8 @@ MEASURES = {"kills": measure_kills, "speed": measure_speed, "costs": measure_cos
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     common.add_arguments(parser)
-    parser.add_argument("measures", nargs="*", help=f"some of {list(MEASURES)} (all)")
-    parser.add_argument("--artefact", type=Path, required=True, help="of a translator")
+    parser.add_argument("measures", nargs="*", help=f"some of {list(MEASURES)}; default: all")
+    parser.add_argument("--artefact", type=Path, required=True, help="folder of a translator")
     parser.add_argument("--work", type=Path, required=True, help="an empty folder for all files")
     parser.add_argument("--lines", type=int, default=100_000)
     parser.add_argument("--part-lines", type=int, default=2000)
@@ -249,7 +249,7 @@ def main():
     args.artefact = args.artefact.resolve()
     head, report = common.head(args), {}
     head["versions"] |= common.versions("ray", "pyarrow")
-    if args.output and args.output.exists():  # what was measured before, or on another machine
+    if args.output and args.output.exists():  # keeps earlier figures, and other machines
         report = json.loads(args.output.read_text("utf-8"))
     paths, lines = write_input(args.work / "in", args.data, args.lines)
     manifest = json.loads((args.artefact / "artefact.json").read_text("utf-8"))

@@ -1,8 +1,8 @@
-"""Tables of what `archive.py` measured, and the plan for a large job that follows from it."""
+"""Tables of `archive.py`, and the plan of a large job that follows from them."""
 
 import workers
 
-WHOLE = 100_000  # lines of the job whose speed is asked for
+WHOLE = 100_000  # lines of the job in the target
 LINES = 10**9
 MACHINES = 100
 CORES = (2, 32)
@@ -10,7 +10,7 @@ PART_LINES = 20_000
 
 
 def kills_table(kills):
-    """`kills` is a dict from processors to what was found on them, as is `speed` below."""
+    """Makes a table of kills; `kills`, like `speed` below, is a dict from processors to figures."""
     heads = ["processor", "lines", "workers killed", "drivers killed", "starts", "missing", "twice"]
     heads += ["out of place"]
     names = ("worker", "driver", "starts", "missing", "twice", "out of place")
@@ -22,7 +22,7 @@ def kills_table(kills):
 
 
 def cost(speed, name, lines, kind="cpu_seconds"):
-    """Seconds for so many lines: those of the start, and then the same for each line."""
+    """Returns seconds for a number of lines: the start, then the same time for each line."""
     start = speed[f"{name}, one line"][kind]
     return start + (speed[name][kind] - start) / (speed["lines"] - 1) * (lines - 1)
 
@@ -51,7 +51,7 @@ def speed_table(speed):
 
 
 def ratios_table(speed, kinds):
-    """How the two speeds compare, on the lines that were measured and on `WHOLE`."""
+    """Compares both speeds, for the measured number of lines and for `WHOLE`."""
     heads = ["processor", "times the speed of `Translator`", "by the clock", "by processor time"]
     rows = []
     for processor, found in speed.items():
@@ -73,7 +73,7 @@ def ratios_table(speed, kinds):
 
 
 def plan_table(report):
-    """A billion lines on a hundred machines of so many cores."""
+    """Plans a billion lines on a hundred machines with `CORES` each."""
     processor = [name for name in report["costs"] if name in report["speed"]][-1]
     speed, costs = report["speed"][processor], report["costs"][processor]
     kills = list(report["kills"].values())[-1]

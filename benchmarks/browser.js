@@ -1,8 +1,8 @@
-// What `browser.py` measures in Node.js and Chromium.
+// Measures for `browser.py` in Node.js and Chromium.
 //
-//     node browser.js brotli FILE ...       the sum of their sizes, each compressed
+//     node browser.js brotli FILE ...       sum of the compressed sizes
 //     node browser.js node < request        CPU seconds in this process, one thread
-//     node browser.js page < request        seconds, and CPU seconds of all its processes, in Chromium
+//     node browser.js page < request        seconds, and CPU seconds of all Chromium processes
 //
 // A request is {package, folder, names, lines, rounds, visits, chromium}.
 
@@ -19,7 +19,7 @@ const [command, ...files] = process.argv.slice(2);
 const OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"];
 OPTIONS.push("--disable-background-networking", "--disable-component-update", "--disable-sync");
 
-/** CPU seconds that a function takes, over all threads of this process. */
+/** Returns the CPU seconds of a function, over all threads of this process. */
 async function cpu(work) {
   const before = process.cpuUsage();
   await work();
@@ -62,7 +62,7 @@ async function inPage({ package: folder, folder: site, lines, visits, chromium }
     await page.goto(url, { waitUntil: "commit" });
     await page.fill("#source", lines[0]);
     await page.locator("#figures").filter({ hasText: "ms" }).waitFor();
-    if (visit > 0) { // in the first the server compresses
+    if (visit > 0) { // on the first visit, the server compresses
       found.first.push((performance.now() - started) / 1000);
       found.first_cpu.push(ofChildren(server.pid) - spent);
     }
@@ -73,7 +73,7 @@ async function inPage({ package: folder, folder: site, lines, visits, chromium }
   return found;
 }
 
-/** CPU seconds of the processes below this one, but for one of them: Linux counts hundredths. */
+/** Returns the CPU seconds of all descendants of this process but one. Linux counts hundredths. */
 function ofChildren(except) {
   const found = new Map();
   for (const name of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
@@ -81,7 +81,7 @@ function ofChildren(except) {
       const fields = readFileSync(`/proc/${name}/stat`, "utf-8").split(") ").at(-1).split(" ");
       found.set(Number(name), { parent: Number(fields[1]), ticks: Number(fields[11]) + Number(fields[12]) });
     } catch {
-      continue; // it has ended
+      continue; // the process has ended
     }
   }
   const below = (pid) => pid === process.pid || (found.has(pid) && below(found.get(pid).parent));

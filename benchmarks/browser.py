@@ -1,13 +1,12 @@
-"""The npm package: bytes over the wire, time to the first translation, time of a translation.
+"""The npm package: download size, time to the first translation, time per translation.
 
     python benchmarks/browser.py --data DATA --output benchmarks/results/web.json
 
-The translator has the shape of the README's (Multi30k, 5,000 pieces, beam 5), and random weights:
-neither size nor time depends on what they are, because each translation is made 20 tokens long. It
-is exported in every precision. Node.js and Chromium then run it with ONNX Runtime's WebAssembly
-build, and the engines take turns.
+The translator has the README's shape (Multi30k, 5,000 pieces, beam 5) and random weights. Each
+translation is forced to 20 tokens, so neither size nor time depends on the weights. Node.js and
+Chromium run its exports with ONNX Runtime's WebAssembly build. In Node.js, the exports take turns.
 
-Needs Node.js, `npm ci --ignore-scripts` and `npm run vendor` in `export/web`, and Chromium.
+Requires Node.js, Chromium, and `npm ci --ignore-scripts` and `npm run vendor` in `export/web`.
 """
 
 import argparse
@@ -33,13 +32,13 @@ NAMES = [f"beam5/{precision}" for precision in PRECISIONS] + ["greedy/float32", 
 VISITED = ("beam5/float32", "beam5/int8")
 VISITS = 3
 TOKENS = 20
-# What the page loads beside the model, for whoever opens it for the first time.
+# Files that a first visit loads beside the model.
 PAGE = ("index.html", "page", "src", "vendor/ort-wasm-simd-threaded.mjs", "vendor/ort.wasm.min.mjs")
 PAGE += ("vendor/runtime.js", "vendor/sentencepiece.mjs", "vendor/ort-wasm-simd-threaded.wasm")
 
 
 def export_all(data, folder):
-    """Exports the translators that `folder` has not; returns sentences of 13 pieces."""
+    """Exports the translators that `folder` lacks; returns sentences of 13 pieces."""
     import keras
 
     import keras_transformer as kt
@@ -65,7 +64,7 @@ def export_all(data, folder):
                 searches[search],
                 precision,
                 max_length=TOKENS,
-                tolerance=None if precision == "float32" else 100.0,  # weights mean nothing
+                tolerance=None if precision == "float32" else 100.0,  # random weights
                 verbose=False,
             )
     sources = [line for line in lines[:29000] if len(tokenizer.encode(line)) == 13]
@@ -78,7 +77,7 @@ def files_of(folder, names):
 
 
 def sizes(files):
-    """Bytes of files, and of the same compressed one by one as a server does."""
+    """Returns the bytes of files, raw and compressed one by one, as a server does."""
     data = [file.read_bytes() for file in files]
     brotli = subprocess.run(
         ["node", str(DRIVER), "brotli", *map(str, files)],
@@ -123,7 +122,7 @@ def measure(args, folder):
 
 
 def table(report):
-    """Rows of the page's table: one for each precision."""
+    """Makes the page's table: a row for each search and precision."""
     page = report["page"]
     heads = ["search", "precision", "model, MB", "all, MB", "gzip, MB", "brotli, MB"]
     heads += ["first, s", "first, CPU s", "a sentence, CPU ms", "32 sentences, CPU ms"]

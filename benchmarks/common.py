@@ -1,6 +1,6 @@
-"""What the benchmarks of searching and serving share: data, models, the report's head.
+"""Data, models and report heads that the benchmarks share.
 
-The data folder is that of `--data`, or of the environment variable KERAS_TRANSFORMER_DATA. It holds
+The data folder is `--data`, or the environment variable KERAS_TRANSFORMER_DATA. It holds
 `multi30k-bpe/test.2016.{en,de}.gz` and `wmt14/newstest2014.eng.gz`.
 """
 
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 PACKAGES = ("tensorflow", "keras", "onnxruntime", "ctranslate2", "torch", "sentencepiece", "numpy")
-# "tiny" is the shape of the README's Multi30k translator, "base" that of the paper.
+# "tiny": the README's Multi30k translator; "base": the paper.
 SHAPES = {
     "tiny": dict(vocab_size=5000, num_layers=4, d_model=128, num_heads=4, d_ff=256),
     "base": dict(vocab_size=32000, num_layers=6, d_model=512, num_heads=8, d_ff=2048),
@@ -23,7 +23,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def add_arguments(parser):
-    """Command-line arguments for data, trained model and threads."""
+    """Adds the arguments for data, trained model, threads and output."""
     parser.add_argument(
         "--data",
         type=Path,
@@ -33,25 +33,23 @@ def add_arguments(parser):
     parser.add_argument(
         "--model",
         type=Path,
-        help="folder with model.keras and tokenizer.model, as examples/translate.py leaves it",
+        help="folder with model.keras and tokenizer.model, from examples/translate.py",
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--output", type=Path, help="where to write the figures as JSON")
 
 
 def check_arguments(parser, args):
-    """Stops with a usage message where the arguments name no data or no model."""
+    """Exits with a usage message if the data folder or the model is missing."""
     if args.data is None or not Path(args.data).is_dir():
-        parser.error(
-            f"no data folder: --data or KERAS_TRANSFORMER_DATA must name one ({args.data})"
-        )
+        parser.error(f"no data folder ({args.data}): pass --data or set KERAS_TRANSFORMER_DATA")
     if args.model is None:
         parser.error("pass --model FOLDER, a trained tiny model")
     args.data = Path(args.data)
 
 
 def load_trained(args):
-    """The trained model and its tokenizer."""
+    """Returns the trained model and its tokenizer."""
     import keras
 
     import keras_transformer as kt
@@ -61,14 +59,14 @@ def load_trained(args):
 
 
 def source_ids(tokenizer, lines):
-    """Ids of each line as models are trained on them: with the end mark."""
+    """Returns the ids of each line with the end token, as in training."""
     from keras_transformer.special_ids import END_ID
 
     return [[*ids, END_ID] for ids in tokenizer.encode(lines)]
 
 
 def test_2016(data, count=None):
-    """Sources and references of Multi30k's test.2016, tokenised and lowercased, BPE undone."""
+    """Returns sources and references of Multi30k's test.2016: tokenized, lowercase, no BPE."""
     from keras_transformer.text.corpora import read_parallel
 
     folder = data / "multi30k-bpe"
@@ -77,27 +75,27 @@ def test_2016(data, count=None):
 
 
 def newstest(data, count=None):
-    """English sentences of newstest2014."""
+    """Returns English sentences of newstest2014."""
     from keras_transformer.text.corpora import read_lines
 
     return read_lines(data / "wmt14" / "newstest2014.eng.gz")[:count]
 
 
 def number_words(count):
-    """English words of so many numbers up to a million, for want of other text."""
+    """Spells `count` random numbers below a million in English, in place of real text."""
     from num2words import num2words
 
     return [num2words(n) for n in random.Random(0).sample(range(1_000_000), count)]
 
 
 def batches(ids, size):
-    """Indices in batches of similar length, the longest first: what is last leaves little over."""
+    """Returns indices in batches of similar length, longest first, so that the last are short."""
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def bleu_of(tokenizer, references):
-    """BLEU of {number: ids} against tokenised references."""
+    """Returns a function that computes BLEU of {number: ids} against tokenized references."""
     import sacrebleu
 
     def score(translations):
@@ -108,14 +106,14 @@ def bleu_of(tokenizer, references):
 
 
 def penalty(count, alpha):
-    """The length penalty of `BeamSearch` (Wu et al. 2016, equation 14)."""
+    """Returns the length penalty of `BeamSearch` (Wu et al. 2016, equation 14)."""
     return ((5 + count) / 6) ** alpha
 
 
 def ranked(hypotheses, scores, alpha):
-    """A sentence's hypotheses and scores as CTranslate2 gives them, ranked by `BeamSearch`'s rule.
+    """Ranks CTranslate2's hypotheses of a sentence by the rule of `BeamSearch`.
 
-    CTranslate2 divides sums of log-probabilities by n^alpha, n tokens with the end mark.
+    CTranslate2 divides sums of log-probabilities by n^alpha, for n tokens with the end token.
     """
     pairs = [
         (score * len(ids) ** alpha / penalty(len(ids), alpha), ids)
@@ -126,7 +124,7 @@ def ranked(hypotheses, scores, alpha):
 
 
 def head(args):
-    """What every report says of when, where and with what it was made."""
+    """Returns the head of a report: date, machine and versions."""
     return {
         "date": time.strftime("%Y-%m-%d"),
         "machine": {"processor": processor(), "cores": os.cpu_count(), "threads": args.threads},
@@ -136,7 +134,7 @@ def head(args):
 
 
 def versions(*packages):
-    """Versions of packages by name; None for what is not installed."""
+    """Returns versions by name; `None` if a package is not installed."""
     found = dict.fromkeys(packages)
     for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -145,7 +143,7 @@ def versions(*packages):
 
 
 def processor():
-    """The processor's name."""
+    """Returns the processor's name."""
     try:
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
             if line.startswith("model name"):
@@ -156,10 +154,10 @@ def processor():
 
 
 def write(report, path):
-    """Writes a report as JSON: whole, or not at all.
+    """Writes a report as JSON, atomically.
 
-    By hand and not by `keras_transformer.files`: importing the package imports the frameworks, and
-    the process that compares engines must hold no memory of the device that they run on.
+    This does not use `keras_transformer.files`, because the package imports the frameworks. The
+    process that compares engines must hold no memory of their device.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"part-{path.name}")

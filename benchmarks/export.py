@@ -1,15 +1,15 @@
-"""What an export keeps of a trained model: Keras beside the SavedModel and every precision of ONNX.
+"""Exports of a trained model beside Keras: SavedModel and every precision of ONNX.
 
     python benchmarks/export.py --model FOLDER [--data DIR] [--output FILE]
 
-Exports the model and translates test.2016 with each artefact, with a beam of 5 and the length
-penalty that training chose (`metrics.json` in FOLDER). Beside BLEU it counts the sentences whose
-best hypothesis has other tokens than Keras', and takes the largest difference of a score, over all
-sentences. All run on the CPU, which emulates float16.
+Each artefact translates test.2016 with beam 5 and the length penalty that training chose
+(`metrics.json` in FOLDER). The script computes BLEU, counts the sentences whose best hypothesis
+differs from Keras', and finds the largest difference of a score. Everything runs on the CPU, which
+emulates float16.
 
-Products of 8-bit integers round activations by one scale for the whole batch, so that companions
-matter. Each artefact therefore translates the sentences several times, divided into other batches;
-the report has every BLEU, and the most sentences and the largest difference of any division.
+Products of 8-bit integers round activations with one scale for the whole batch. A result therefore
+depends on the other sentences of its batch, so the sentences are divided into batches in several
+ways. The report has the BLEU of every division, and the largest count and difference.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import common
 import numpy as np
 import onnxruntime
 import tensorflow as tf
-import tensorflow_text  # noqa: F401, the operators of the SavedModel's strings
+import tensorflow_text  # noqa: F401, registers the SavedModel's string operators
 
 import keras_transformer as kt
 from keras_transformer import export
@@ -58,18 +58,18 @@ def onnx(model, tokenizer, search, folder, precision, threads):
 
 
 def translated(search, sources, seed):
-    """The best hypothesis of every sentence.
+    """Returns the best hypothesis of every sentence.
 
     Args:
         search: function from ids (B, S) to ids (B, W, T) and scores (B, W).
         sources: list of lists of ids.
-        seed: int. Sentences of equal length are put in an order by it, and then into batches.
+        seed: int. It orders sentences of equal length, and so changes the batches.
 
     Returns:
         Dict from the sentence's number to its ids, and the scores as an array.
     """
     best, scores = {}, np.zeros(len(sources))
-    order = random.Random(seed).sample(range(len(sources)), len(sources))  # of equal lengths
+    order = random.Random(seed).sample(range(len(sources)), len(sources))  # among equal lengths
     for numbers in common.batches([sources[i] for i in order], 50):
         numbers = [order[i] for i in numbers]
         ids, found = search(pad_rows([sources[i] for i in numbers]))
@@ -79,7 +79,7 @@ def translated(search, sources, seed):
 
 
 def size(folder):
-    """Bytes of all files in a folder."""
+    """Returns the bytes of all files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -87,7 +87,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     common.add_arguments(parser)
     parser.add_argument("--beam-width", type=int, default=5)
-    parser.add_argument("--divisions", type=int, default=5, help="into batches")
+    parser.add_argument("--divisions", type=int, default=5, help="ways to make batches")
     args = parser.parse_args()
     common.check_arguments(parser, args)
     tf.config.threading.set_intra_op_parallelism_threads(args.threads)

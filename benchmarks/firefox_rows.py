@@ -1,4 +1,4 @@
-"""Tables of Firefox' models: imported, in words a second, and as teachers of a student."""
+"""Tables of Firefox's models: imported, in words per second, and as teachers of a student."""
 
 import workers
 

@@ -1,4 +1,4 @@
-"""Tables of what the fuzzers of `tests/fuzz/` found."""
+"""Tables of the fuzzers in `tests/fuzz/`."""
 
 import statistics
 
@@ -6,7 +6,7 @@ import workers
 
 
 def outcomes(report):
-    """A row for each kind of case, a column for each outcome that occurred."""
+    """Makes a row for each kind of case, and a column for each outcome that occurred."""
     rows = report["rows"]
     names = list(dict.fromkeys(name for counts in rows.values() for name in counts))
     table = [
@@ -17,12 +17,12 @@ def outcomes(report):
 
 
 def refusals(report):
-    """How many models were refused, by the beginning of the error."""
+    """Counts refused models by the beginning of the error."""
     return workers.table(["refused because", "cases"], report["refused"].items())
 
 
 def load(report):
-    """The outcomes of a mixed load, and what the service held in two quarters of the time."""
+    """Shows outcomes of a mixed load, and the service's resources in two quarters of the time."""
     readings = report["readings"]
     quarter = len(readings) // 4
     parts = {"second quarter": readings[quarter : 2 * quarter], "last": readings[-quarter:]}

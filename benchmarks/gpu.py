@@ -1,26 +1,25 @@
-"""What this project does on a GPU: is it right, how fast does it train and serve.
+"""Correctness, training and serving on a GPU.
 
     python benchmarks/gpu.py [--folder DIR] [--multi30k DIR] [--quick] [--output FILE.json]
     python benchmarks/gpu.py --make DIR          # on a machine with TensorFlow: for --folder
     python benchmarks/gpu.py --device cpu --quick
 
-Takes what is there: the layers run on whichever of TensorFlow, JAX and PyTorch sees the GPU beside
-Keras (`KERAS_BACKEND` chooses one), serving needs onnxruntime-gpu alone. No network is used. Wheels
-(*.whl) in `--folder` are unpacked into a temporary place and used; `--make` writes the models that
-serving needs into such a folder. Parts that lack something are left out, and the report says why:
+Layers run on each of TensorFlow, JAX and PyTorch that sees the GPU (`KERAS_BACKEND` chooses one).
+Serving requires only onnxruntime-gpu. No network is used. Wheels (*.whl) in `--folder` are unpacked
+into a temporary folder and used. `--make` writes the models for serving into such a folder. Parts
+with a missing requirement are skipped, and the report gives the reason:
 
-- correctness: every layer and model against the float64 NumPy reference of the tests, on fresh
-  random inputs, in float32, tf32, bfloat16 and float16; error relative to the reference;
-- training: tokens/s beside `torch.nn.Transformer`, compiled; see benchmarks/training.py. The rate
-  is that of a large product of the same precision;
-- serving: ONNX Runtime beside CTranslate2 and PyTorch, where they run here: same weights, same
-  sentences, every hypothesis of forced length. Proves by a profile that the provider
-  asked for did the work;
-- replicas: one update on two replicas against the same update on one; two GPUs, or one that is cut
-  in two logical ones;
+- correctness: every layer and model against the float64 NumPy reference of the tests, on new random
+  inputs, in float32, tf32, bfloat16 and float16. Errors are relative to the reference.
+- training: tokens/s beside compiled `torch.nn.Transformer`; see benchmarks/training.py. The rate is
+  measured with a large product of the same precision.
+- serving: ONNX Runtime beside CTranslate2 and PyTorch, if they run here, with the same weights,
+  sentences and forced lengths. A profile proves that the requested provider did the work.
+- replicas: one update on two replicas against the same update on one; two GPUs, or one GPU split
+  into two logical devices.
 - quality: Transformer-Tiny on Multi30k by examples/translate.py, minutes and BLEU; with --multi30k.
 
-`--device cpu` does correctness and serving on the CPU, and others where `--parts` asks for them.
+`--device cpu` runs correctness and serving on the CPU, and other parts if `--parts` names them.
 """
 
 import argparse
@@ -48,7 +47,7 @@ GOAL = 41.02  # BLEU on test.2016, the published text-only Transformer-Tiny
 
 
 def correctness(args):
-    """Rows of errors from every backend that can compute here."""
+    """Computes errors on every backend that runs here."""
     rows, left_out = [], {}
     for backend in args.backends:
         try:
@@ -64,7 +63,7 @@ def correctness(args):
 
 
 def correctness_table(part):
-    """Relative errors: one row per backend and layer, one column per precision."""
+    """Makes a table of relative errors by backend, layer and precision."""
     precisions = [p for p in workers.PRECISIONS if any(r["precision"] == p for r in part["rows"])]
     errors = {(r["backend"], r["layer"], r["precision"]): r for r in part["rows"]}
     lines = [
@@ -75,14 +74,14 @@ def correctness_table(part):
 
 
 def error_cell(row):
-    """An error as a number, or why there is none; None where a precision was not run."""
+    """Returns an error as text, or the exception; `None` if the precision was not run."""
     if row is None:
         return None
     return row.get("error") or f"{row['relative_error']:.1e}"
 
 
 def replicas(args):
-    """The difference that a second replica makes, in TensorFlow, which has the strategies."""
+    """Compares one and two replicas in TensorFlow, which has the distribution strategies."""
     return call(args, "replicas", "tensorflow", shape=MINIATURE, vocabulary=61)
 
 
@@ -92,7 +91,7 @@ def replicas_table(part):
 
 
 def quality(args):
-    """Transformer-Tiny on Multi30k: minutes to its BLEU."""
+    """Trains Transformer-Tiny on Multi30k; returns minutes and BLEU."""
     if args.multi30k is None:
         raise Missing("--multi30k names no folder with train.en, train.de, valid.*, test.2016.*")
     output = args.runs / "gpu-multi30k"
@@ -128,11 +127,11 @@ DO = dict(
 
 
 def do(args, name):
-    """Runs one part and never raises for what a part may lack or get wrong.
+    """Runs one part; reports missing requirements and failures instead of raising.
 
     Returns:
-        Dict with "status" ("done", "failed" or "left out"), "seconds", and what the part found, or
-        the "reason" why it found nothing.
+        Dict with "status" ("done", "failed" or "left out"), "seconds", and the part's results or
+        the "reason" why there are none.
     """
     start = time.perf_counter()
     try:
@@ -146,7 +145,7 @@ def do(args, name):
 
 
 def unpack_wheels(folder, target):
-    """Installs a folder's wheels beside what is there; None where there are none."""
+    """Installs a folder's wheels into `target`; returns `None` if there are none."""
     found = sorted(map(str, folder.glob("*.whl"))) if folder else []
     if not found:
         return None
@@ -156,14 +155,14 @@ def unpack_wheels(folder, target):
 
 
 def device_name(device):
-    """What the machine calls its GPU, and its driver; the processor's name without a GPU."""
+    """Returns name, driver and memory of the GPUs; for "cpu", the processor's name."""
     if device == "cpu":
         return common.processor()
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     try:
         found = subprocess.run(query, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        raise SystemExit(f"there is no NVIDIA GPU ({error}): pass --device cpu") from error
+        raise SystemExit(f"no NVIDIA GPU ({error}): pass --device cpu") from error
     return "; ".join(found.strip().splitlines())
 
 
@@ -173,16 +172,16 @@ def parse_arguments(argv):
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="miniature sizes: shows that everything runs, not how fast",
+        help="miniature sizes: checks that everything runs, without useful times",
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, help="default: all; two on a CPU")
-    parser.add_argument("--folder", type=Path, help="artefacts and wheels to use")
-    parser.add_argument("--make", type=Path, metavar="DIR", help="write artefacts there and stop")
+    parser.add_argument("--folder", type=Path, help="folder with artefacts and wheels")
+    parser.add_argument("--make", type=Path, metavar="DIR", help="write artefacts to DIR and stop")
     parser.add_argument("--multi30k", type=Path, help="folder of Multi30k, for the part quality")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where training is kept")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder for training runs")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, help="default: 7; 2 with --quick")
-    parser.add_argument("--seed", type=int, help="of the random inputs; default: a fresh one")
+    parser.add_argument("--seed", type=int, help="seed of random inputs; default: a new one")
     parser.add_argument(
         "--output", type=Path, help="default: benchmarks/results/gpu-NAME.json; none on a CPU"
     )
@@ -198,7 +197,7 @@ def parse_arguments(argv):
 
 
 def backends(args):
-    """Those that are installed; on a CPU one is enough."""
+    """Returns the installed or chosen backends; on a CPU, one is enough."""
     found = [name for name in workers.BACKENDS if importlib.util.find_spec(name)]
     if args.packages:
         found += [n for n in workers.BACKENDS if (args.packages / n).is_dir() and n not in found]
@@ -227,7 +226,7 @@ def main(argv=None):
             found = report["parts"][part] = do(args, part)
             done = "reason" not in found
             print(DO[part][1](found) if done else f"{found['status']}: {found['reason']}")
-            if args.output:  # after each part: what is done is safe
+            if args.output:  # after each part, in case a later part crashes
                 common.write(report, args.output)
     failed = [part for part, found in report["parts"].items() if found["status"] == "failed"]
     print("\nfailed: " + ", ".join(failed) if failed else "\nnothing failed")

@@ -1,7 +1,7 @@
 """Errors of every layer and model on a device, against the tests' float64 reference in NumPy.
 
 Weights and inputs are random and new in each run. An error is relative to the root mean square of
-the reference's output, and its limit is a number of roundings of the precision.
+the reference's output. Its limit is a multiple of the precision's unit roundoff.
 
 Shapes: B batch, T target length, S source length, D d_model, H heads.
 """
@@ -13,15 +13,15 @@ import numpy as np
 import workers
 from workers import Missing, WorkerError
 
-# Unit roundoff of one rounding, and how many of them an error may be. Rounding errors add up as
-# their root mean square: 8 units are some 200 roundings in sequence, far more than these models
-# have; float32 also sums long products, in an order of the machine's choice.
+# Unit roundoffs, and the largest allowed error in these units. Rounding errors add up as their root
+# mean square: 8 units are about 200 roundings in sequence, far more than these models have. float32
+# gets more, because the order of long sums depends on the machine.
 UNIT = {"float32": 2.0**-24, "tf32": 2.0**-11, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 UNITS_ALLOWED = {"float32": 64, "tf32": 8, "bfloat16": 8, "float16": 8}
 
 
 def tests_module(name):
-    """A module of the checkout's `tests/helpers`: the float64 reference, and what goes with it."""
+    """Imports a module of the checkout's `tests/helpers`, such as the float64 reference."""
     tests = workers.ROOT / "tests"
     if not (tests / "helpers" / f"{name}.py").exists():
         raise Missing(f"{tests}: the reference is part of the checkout")
@@ -31,17 +31,17 @@ def tests_module(name):
 
 
 def correctness(task):
-    """Errors of every layer and model in every precision that the device has.
+    """Computes errors of every layer and model in every precision of the device.
 
     Args:
         task: dict with "device", "seed" and "quick" (small sizes).
 
     Returns:
-        Dict with "rows": one per layer and precision, with its error, its limit, or the exception
-        that it ended with. The other layers are still run then.
+        Dict with "rows": one per layer and precision, with its limit, and its error or exception.
+        After an exception, the other layers still run.
 
     Raises:
-        Missing: the backend sees no GPU, or the checkout's reference is not there.
+        Missing: the backend sees no GPU, or the checkout has no reference.
     """
     workers.use_checkout()
     import keras
@@ -51,7 +51,7 @@ def correctness(task):
     if gpu and not workers.gpus(backend):
         raise Missing(f"{backend} sees no GPU")
     tests_module("checks")
-    # No TF32 units in CPUs.
+    # CPUs have no TF32 units.
     precisions = [p for p in workers.PRECISIONS if gpu or p != "tf32"]
     rows = []
     for precision in precisions:
@@ -62,7 +62,7 @@ def correctness(task):
             try:
                 seed = int(generator.integers(2**31))
                 row = errors(make(dtype), *case, unit=UNIT[precision], seed=seed, gpu=gpu)
-            except Exception as error:  # the other layers are still of interest
+            except Exception as error:  # the other layers still run
                 row = {"error": f"{type(error).__name__}: {error}"[:200]}
             limit = UNIT[precision] * UNITS_ALLOWED[precision]
             rows.append({"layer": name, "precision": precision, "limit": limit, **row})
@@ -70,15 +70,15 @@ def correctness(task):
 
 
 def errors(layer, inputs, options, expected, *, unit, seed, gpu):
-    """Errors of one layer with random weights, relative to the size of the expected output.
+    """Computes errors of a layer with random weights, relative to the expected output.
 
     Args:
         layer: the layer or model.
         inputs, options: arguments of its call.
         expected: function from {path: float64 array} to the expected output.
         unit: unit roundoff of the precision; "units" is the error in such roundings.
-        seed: of the weights.
-        gpu: whether the output must lie on a GPU.
+        seed: int, for the weights.
+        gpu: whether the output must be on a GPU.
     """
     checks = tests_module("checks")
     layer(*inputs, **options)  # builds it
@@ -95,7 +95,7 @@ def errors(layer, inputs, options, expected, *, unit, seed, gpu):
 
 
 def cases(generator, quick):
-    """Every layer and model: name, maker, inputs, options, and the reference's function.
+    """Yields every layer and model: name, maker, inputs, options and reference.
 
     The maker takes a dtype policy; the reference takes {path: float64 array}.
     """

@@ -1,7 +1,7 @@
 """Engines that serve a model on a device: ONNX Runtime, CTranslate2, PyTorch.
 
-Each answers for a batch of random sentences with its time, its memory and the best hypotheses. The
-engine of ONNX Runtime also says, by a profile, which execution provider ran which operator.
+Each engine translates batches of random sentences, and reports time, memory and best hypotheses.
+From a profile, ONNX Runtime's engine also reports the execution provider of each operator.
 
 Shapes: B sentences, W hypotheses of each, T tokens.
 """
@@ -19,12 +19,12 @@ import workers
 from workers import Missing, WorkerError
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "gpu": "CUDAExecutionProvider"}
-# Work that belongs on the GPU. What else may stay on the CPU: lengths, shapes, loop conditions.
+# Operators that belong on the GPU. Lengths, shapes and loop conditions may stay on the CPU.
 PRODUCTS = ("MatMul", "Gemm", "Attention", "LayerNorm", "Softmax", "TopK", "Gelu", "Quant")
 
 
 def serving(task):
-    """One engine that answers requests for a batch of random sentences."""
+    """Sets up an engine; returns its facts and a function that translates a random batch."""
     engine = {"onnx": onnx_engine, "ctranslate2": ctranslate2_engine, "torch": torch_engine}
     facts, translate = engine[task["engine"]](task)
 
@@ -32,7 +32,7 @@ def serving(task):
         generator = np.random.default_rng(task["seed"])
         sources = generator.integers(4, task["vocabulary"], (batch, task["source_length"]))
         sources = sources.astype("int32")
-        sources[:, -1] = 3  # the end mark
+        sources[:, -1] = 3  # the end token
         start = time.perf_counter()
         found = translate(sources)  # the best hypotheses, lists of ids
         seconds = time.perf_counter() - start
@@ -41,12 +41,12 @@ def serving(task):
             return {"ids": [list(map(int, row)) for row in found]}
         return {"seconds": seconds, "tokens": sum(map(len, found)), "memory": memory}
 
-    run(1)  # an engine that does not run here fails now, and not amid a comparison
+    run(1)  # an engine that does not run here fails before the comparison
     return facts, run
 
 
 def onnx_engine(task):
-    """Our artefact in ONNX Runtime, on the provider that was asked for and on no other."""
+    """Opens our artefact in ONNX Runtime, on the requested provider only."""
     for name in ("keras", "tensorflow", "jax"):  # serving needs none, and they would take memory
         sys.modules.setdefault(name, None)
     workers.use_checkout()
@@ -60,7 +60,7 @@ def onnx_engine(task):
         raise Missing(f"onnxruntime {onnxruntime.__version__} has no {provider}")
     if provider != CPU:
         with contextlib.suppress(ModuleNotFoundError):
-            import torch  # noqa: F401  # brings CUDA libraries where no package of their own does
+            import torch  # noqa: F401  # loads CUDA libraries if no other package does
     session = open_session(artefact, [provider], threads=task["threads"])
     facts = {"provider": session.get_providers()[0]}
     facts |= nodes_by_provider(artefact.model_path, provider, task)
@@ -73,10 +73,10 @@ def onnx_engine(task):
 
 
 def nodes_by_provider(model, provider, task):
-    """What a profile says of which provider ran what.
+    """Profiles a model, and counts the nodes that each provider ran.
 
-    `cpu_products`: operators that belong on the GPU and that the CPU ran. `share`: of the nodes'
-    own time, what `provider` took (loops not counted, for their time is that of their bodies).
+    `cpu_products`: operators that belong on the GPU, but did not run there. `share`: the part of
+    `provider` in the time of all nodes. Loops are excluded, because their bodies are counted.
     """
     import onnxruntime
 
@@ -111,7 +111,7 @@ def nodes_by_provider(model, provider, task):
 
 
 def ctranslate2_engine(task):
-    """The same weights in CTranslate2. Its vocabulary of a random model is `<id N>`."""
+    """Opens the same weights in CTranslate2. The tokens of a random model are `<id N>`."""
     import ctranslate2
 
     folder = Path(task["model"], "ctranslate2")
@@ -131,7 +131,7 @@ def ctranslate2_engine(task):
 
     def translate(sources):
         found = translator.translate_batch(
-            [[f"<id {i}>" for i in row[:-1]] for row in sources],  # it adds the end token
+            [[f"<id {i}>" for i in row[:-1]] for row in sources],  # CTranslate2 adds the end token
             beam_size=task["beam"],
             max_decoding_length=length,
             length_penalty=0.6,
@@ -142,7 +142,7 @@ def ctranslate2_engine(task):
 
 
 def torch_engine(task):
-    """The same weights in PyTorch, by the search of `torch_search.py`."""
+    """Opens the same weights in PyTorch, with the search of `torch_search.py`."""
     import torch
     from torch_search import TorchTranslator
 

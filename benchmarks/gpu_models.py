@@ -1,7 +1,7 @@
 """Random models to serve: in ONNX, for CTranslate2, and as weights for PyTorch.
 
-Every engine must do the same work, so no sentence may end early in any of them. The models get
-weights by which they never write an end token.
+All engines must do the same work, so no sentence may end early. The models get weights with which
+they never write an end token.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import workers
 
 
 def make(task):
-    """Writes a random model that never ends a sentence: artefacts, CTranslate2's model, weights."""
+    """Writes a random model that never ends a sentence: artefacts, CTranslate2 model, weights."""
     workers.use_checkout()
     import keras
 
@@ -29,7 +29,7 @@ def make(task):
     described = {"config": config, "length": task["length"]}
     (folder / "model.json").write_text(json.dumps(described), "utf-8")
     written = ["weights.npz", "model.json"]
-    with contextlib.suppress(ImportError):  # a rival less
+    with contextlib.suppress(ImportError):  # without CTranslate2
         export.export_ctranslate2(model, folder / "ctranslate2", verbose=False)
         written.append("ctranslate2")
     searches = {"greedy": kt.GreedySearch(), "beam4": kt.BeamSearch(4, 0.6)}
@@ -48,11 +48,11 @@ def make(task):
 
 
 def never_ending(model):
-    """Gives a post-norm model weights by which it never writes a special id.
+    """Gives a post-norm model weights with which it never writes a special id.
 
-    One channel of its output is always 4, and the matrix of the logits holds -8 there for pad,
-    begin and end, 0 for all others: their logits are -32 and more, and no other logit changes. So
-    every hypothesis is as long as it may be, in every engine and without an engine's own options.
+    One channel of its output is always 4. The output matrix has -8 there for pad, begin and end,
+    and 0 for all other ids: special logits are -32, and no other logit changes. So every hypothesis
+    has the maximum length in every engine, without special options.
     """
     weights = {variable.path: variable for variable in model.weights}
     last = f"decoder_block_{len(model.decoder_stack.blocks) - 1}/feed_forward_norm"

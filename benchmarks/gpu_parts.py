@@ -1,6 +1,6 @@
-"""What `gpu.py` does in processes of its own; this script starts one part of it.
+"""Parts of `gpu.py` in separate processes; this script runs one part.
 
-A part imports the frameworks that it needs, so the engine that serves runs where there are none.
+A part imports only the frameworks that it needs, so serving runs without any.
 """
 
 import argparse
@@ -13,7 +13,7 @@ SCRIPT = Path(__file__)
 
 
 def call(args, part, backend=None, **task):
-    """The facts that one part's process gives."""
+    """Runs one part in a process; returns its facts."""
     task |= dict(part=part, device=args.device, threads=args.threads, seed=args.seed)
     environment = workers.environment(args.device, args.threads, backend, args.packages)
     with Worker(SCRIPT, task, environment) as worker:
@@ -21,7 +21,7 @@ def call(args, part, backend=None, **task):
 
 
 def set_up(task):
-    """The facts of a part, and its function for requests where it has one; see `workers.answer`."""
+    """Returns facts of a part, and its function for requests or `None`; see `workers.answer`."""
     part = task["part"]
     if part == "serving":
         from gpu_engines import serving

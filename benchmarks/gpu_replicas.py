@@ -12,11 +12,11 @@ from workers import Missing, WorkerError
 
 
 def replicas(task):
-    """One update on two replicas and on one, from the same weights with the same batch.
+    """Makes one update on two replicas and on one, with the same weights and batch.
 
     Returns:
         Dict with the largest relative difference of a weight's update, and its limit. Weights
-        whose update is lost in their rounding are not compared.
+        whose update is below their rounding error are not compared.
     """
     workers.use_checkout()
     import keras
@@ -58,7 +58,7 @@ def replicas(task):
     moved = len(differences) / len(one)
     if moved < 0.5:
         raise WorkerError(f"only {moved:.0%} of the weights were updated: nothing is compared")
-    # Sums of a few hundred float32 numbers in another order.
+    # Rounding of sums of a few hundred float32 numbers in another order.
     limit = 1e-4
     difference = float(max(differences))
     wrong = [] if difference <= limit else ["difference"]
@@ -67,7 +67,7 @@ def replicas(task):
 
 
 def two_devices(tf, device):
-    """Names of two devices, and how gradients are summed over them."""
+    """Returns the names of two devices, and the reduction of gradients over them."""
     kind = device.upper()
     physical = tf.config.list_physical_devices(kind)
     if not physical:

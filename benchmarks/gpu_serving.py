@@ -1,7 +1,7 @@
 """Serving on a GPU: each artefact in turn with engines of the same weights, by batch size.
 
-All hypotheses have the same forced length, so every engine computes the same. What is also checked:
-that the engines write the same tokens, and that no product ran on the CPU.
+All hypotheses have the same forced length, so every engine does the same work. The script also
+checks that the engines write the same tokens, and that no product ran on the CPU.
 """
 
 import json
@@ -20,9 +20,9 @@ RIVALS = ("ctranslate2", "torch")
 
 
 def serving(args):
-    """Each artefact in turn with a rival of the same weights, for each batch size."""
+    """Measures each artefact in turn with rivals of the same weights, for each batch size."""
     provider = PROVIDERS[args.device]
-    # float16 is for GPUs, and ONNX Runtime only emulates it on CPUs.
+    # ONNX Runtime emulates float16 on CPUs.
     precision = "float16" if args.device == "gpu" else "float32"
     with tempfile.TemporaryDirectory() as made:
         folder = Path(args.folder or made)
@@ -36,13 +36,13 @@ def serving(args):
         for path, manifest in artefacts.items():
             rows += serve_one(args, path, manifest, provider, left_out)
     wrong = [row for row in rows if row["cpu_products"] or row["agreement"] not in (None, 1.0)]
-    if precision != "float32":  # rounding decides between tokens that are almost as likely
+    if precision != "float32":  # rounding decides between almost equally likely tokens
         wrong = [row for row in wrong if row["cpu_products"]]
     return {"rows": rows, "left_out": left_out, "wrong": wrong, "precision": precision}
 
 
 def served(folder, precision):
-    """Artefacts of searches in a folder or just below: a dict from path to manifest."""
+    """Finds translators in a folder and its direct subfolders: dict from path to manifest."""
     found = {}
     for path in sorted([*folder.glob("artefact.json"), *folder.glob("*/artefact.json")]):
         manifest = json.loads(path.read_text("utf-8"))
@@ -52,19 +52,19 @@ def served(folder, precision):
 
 
 def serve_one(args, path, manifest, provider, left_out):
-    """Rows of one artefact, one per batch size and rival.
+    """Measures one artefact: a row per batch size and rival.
 
     Args:
-        path: folder of the artefact; the rivals' models lie beside it.
+        path: folder of the artefact; the rivals' models are beside it.
         manifest: its `artefact.json`.
         provider: execution provider that ONNX Runtime must use.
-        left_out: dict that gets the rivals that do not run here, with the reason.
+        left_out: dict; rivals that do not run here are added, with the reason.
     """
     beam = manifest["search"]["config"].get("beam_width", 1)
     shared = dict(part="serving", device=args.device, threads=args.threads, seed=args.seed)
     shared |= dict(beam=beam, precision=manifest["precision"], model=str(path.parent))
     shared |= dict(source_length=args.source_length, vocabulary=manifest["vocab_size"]["source"])
-    # No backend: serving needs none, and what is not imported holds no memory.
+    # No backend: serving needs none, and it would hold memory.
     environment = workers.environment(args.device, args.threads, None, args.packages)
     opened, rows = {}, []
     try:
@@ -73,7 +73,7 @@ def serve_one(args, path, manifest, provider, left_out):
         for rival in RIVALS:
             try:
                 opened[rival] = Worker(SCRIPT, {**shared, "engine": rival}, environment)
-            except (Missing, WorkerError) as error:  # its wheel does not run here: no fault of ours
+            except (Missing, WorkerError) as error:  # such as a wheel that does not run here
                 left_out[rival] = str(error)
         for batch in args.batches:
             ids = {
@@ -91,7 +91,7 @@ def serve_one(args, path, manifest, provider, left_out):
 
 
 def serving_figures(answers, ids, rival):
-    """Medians of one cell, and how often both engines wrote the same token."""
+    """Computes the medians of one cell, and the share of equal tokens."""
     row = {"rival": rival, "agreement": None}
     for prefix, name in (("", "onnx"), ("rival_", rival)):
         if name is None:
@@ -112,12 +112,12 @@ def serving_figures(answers, ids, rival):
 
 
 def speed(answer):
-    """Tokens per second of one round."""
+    """Returns the tokens per second of one round."""
     return answer["tokens"] / answer["seconds"]
 
 
 def serving_table(part):
-    """One row per artefact, batch size and rival."""
+    """Makes a row per artefact, batch size and rival."""
     heads = ["artefact", "provider", "beam", "batch", "ms", "tokens/s", "rival", "ms", "tokens/s"]
     names = ["artefact", "provider", "beam", "batch", "milliseconds", "tokens_per_second"]
     names += ["rival", "rival_milliseconds", "rival_tokens_per_second", "speedup", "agreement"]

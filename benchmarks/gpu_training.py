@@ -4,15 +4,15 @@ import training
 import workers
 from workers import Missing, WorkerError
 
-# Rows x tokens on either side, and steps a round.
+# Rows, tokens on either side, and steps per round.
 TRAINING = {"base": (256, 64, 60), "big": (128, 64, 40)}
 MINIATURE = dict(num_layers=2, d_model=32, num_heads=4, d_ff=64)
 
 
 def train(args):
-    """Rows of training.compare for every size, precision and backend.
+    """Runs `training.compare` for every size, precision and backend.
 
-    A cell that fails, for want of memory for example, is told and the others go on.
+    If a cell fails, the report has the reason, and the other cells still run.
     """
     if args.device == "cpu" and not args.quick:
         raise Missing("on a CPU benchmarks/training.py does this, with other sizes")
@@ -32,7 +32,7 @@ def train(args):
                 except Missing as error:
                     left_out[backend] = str(error)
                     continue
-                except WorkerError as error:  # out of memory, say; the other cells go on
+                except WorkerError as error:  # for example, out of memory
                     wrong.append(f"{size}, {precision}, {backend}: {error}")
                     continue
                 rows.append({"size": size, "backend": backend, **found})
@@ -43,7 +43,7 @@ def train(args):
 
 
 def beside_torch(task, args, left_out):
-    """Ours beside PyTorch, or alone where that is missing."""
+    """Measures ours beside PyTorch, or alone if PyTorch is missing."""
     try:
         return training.compare(task, ("ours", "torch"), args.rounds, args.packages)
     except Missing as error:
@@ -53,7 +53,7 @@ def beside_torch(task, args, left_out):
 
 
 def training_table(part):
-    """One row per size, precision and backend; TFLOP/s is the rate of a large product alone."""
+    """Makes a row per size, precision and backend; TFLOP/s is the rate of a large product."""
     lines = [
         [row["backend"], row["precision"], f"{row['rate_gflops'] / 1e3:.3g}", *training.cells(row)]
         for row in part["rows"]

@@ -1,11 +1,11 @@
-"""How the cost of serving grows with batch size, source length and beam width: a picture.
+"""Cost of serving by batch size, source length and beam width, as a plot.
 
     python benchmarks/growth.py --model FOLDER [--data DIR] [--threads 2]
 
-The trained tiny model as a float32 artefact in ONNX Runtime. One of the three grows, the others
-stay at batches of 32 sentences, 16 source tokens and beam 4. Sentences are those of test.2016 and
-newstest2014 that are nearest to the asked length. Every point is a process of its own, so that its
-peak memory is its own; tokens/s are medians over the rounds, end marks included.
+ONNX Runtime runs the trained tiny model as a float32 artefact. One of the three varies, the others
+stay at batches of 32 sentences, 16 source tokens and beam 4. The sentences of test.2016 and
+newstest2014 with the nearest length are used. Every point runs in a separate process, which shows
+its peak memory. tokens/s are medians over the rounds, end tokens included.
 """
 
 import argparse
@@ -29,12 +29,12 @@ GROWTH = {
 
 
 def nearest(sources, length, count):
-    """The `count` sources whose number of tokens is nearest to `length`."""
+    """Returns the `count` sources whose number of tokens is nearest to `length`."""
     return sorted(sources, key=lambda ids: abs(len(ids) - length))[:count]
 
 
 def export(model, width, folder):
-    """Writes a float32 artefact that searches with this beam width; 1 is greedy search."""
+    """Exports a float32 artefact with this beam width; 1 is greedy search."""
     import keras_transformer as kt
     from keras_transformer.export import export_onnx
 
@@ -44,11 +44,11 @@ def export(model, width, folder):
 
 
 def point(artefact, sources, setting, args):
-    """Tokens a second and peak memory of one setting, by an engine that does nothing else.
+    """Measures tokens per second and peak memory of one setting, with a new engine.
 
     Args:
         artefact: folder of the artefact with the setting's beam width.
-        sources: ids of all sentences; those of the setting's length are picked.
+        sources: ids of all sentences, from which the setting chooses by length.
         setting: dict with a value for each key of `BASE`.
     """
     batch = nearest(sources, setting["source length"], setting["batch size"])
@@ -70,7 +70,7 @@ def point(artefact, sources, setting, args):
 
 
 def draw(report, path):
-    """Speed above, memory below; a column for what grows."""
+    """Plots speed above memory, in a column for each quantity that varies."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(2, len(GROWTH), figsize=(11, 5), sharey="row", sharex="col")
@@ -87,7 +87,7 @@ def draw(report, path):
             if column == 0:
                 axis.set_ylabel(label)
         axes[1, column].set_xlabel(name)
-    for axis in axes[:, 0]:  # when all is drawn, for this also fixes the upper end
+    for axis in axes[:, 0]:  # after plotting, because this also fixes the upper end
         axis.set_ylim(bottom=0)
     figure.tight_layout()
     figure.savefig(path, dpi=100)

@@ -1,13 +1,13 @@
-"""What can be saved and exported: one row a kind of task, one column a format, held to Keras.
+"""Saved and exported models beside Keras: a row per kind of task, a column per format.
 
     python benchmarks/kinds.py --output benchmarks/results/kinds.json   # all rows
     python benchmarks/kinds.py --quick --rows classes tags              # some, with few inputs
 
-Each row is a small model with random weights, of this package or of keras.applications and
-KerasHub. A cell is the largest difference from Keras on inputs of batch sizes 1 to 32 and lengths 1
-to 40, padded on either side, rows of padding only among them; as the exporters' own proof measures
-it, and within its bounds. What fails is written down with its reason. The last column is how far
-answers of ONNX move when a row is padded.
+Each row is a small model with random weights, of this package, keras.applications or KerasHub. A
+cell is the largest difference from Keras, as the exporters' proof measures and limits it. Batch
+sizes are 1 to 32 and lengths 1 to 40. Rows are padded on either side; some contain only padding.
+Failures are listed with their reason. The last column is the change of ONNX's outputs when a row is
+padded.
 """
 
 import argparse
@@ -24,12 +24,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
 
-TOGETHER = 6  # rows a process, so that its memory stays small
-TIMEOUT = 1800  # seconds a process
+TOGETHER = 6  # rows per process, which limits its memory
+TIMEOUT = 1800  # seconds per process
 
 
 def all_rows():
-    """{name: Row}; imported here, so that whoever only makes a table needs no framework."""
+    """Returns {name: Row}. The imports are here, because making a table needs no framework."""
     import kinds_models
     import kinds_others
 
@@ -37,7 +37,7 @@ def all_rows():
 
 
 def measure(row, quick, columns=None):
-    """A row of the report: for each column the largest error, or why it fails."""
+    """Measures a row of the report: for each column the largest error, or why it fails."""
     import kinds_checks
     import kinds_rows
 
@@ -48,7 +48,7 @@ def measure(row, quick, columns=None):
         columns = [column for column in columns if column != "padding"]
     try:
         kind = kinds_checks.Kind(row, kinds_rows.QUICK_CASES if quick else kinds_rows.CASES)
-    except Exception as error:  # whatever it is, the table says so
+    except Exception as error:  # the table shows any error
         return report | {"fails": reason(error)}
     report["parameters"] = kind.model.count_params()
     for column in columns:
@@ -60,14 +60,14 @@ def measure(row, quick, columns=None):
 
 
 def reason(error):
-    """An error in one line."""
+    """Returns an error in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def in_processes(names, quick):
-    """`measure` of several rows, each as soon as it is there.
+    """Runs `measure` for several rows; yields each result immediately.
 
-    A process does `TOGETHER` of them. One that crashes or hangs costs the row that it was at.
+    A process measures `TOGETHER` rows. If it crashes or hangs, its current row is lost.
     """
     names = list(names)
     while names:
@@ -90,7 +90,7 @@ def in_processes(names, quick):
 
 
 def table(rows):
-    """The report as a table, and below it what fails."""
+    """Returns the report as a table, then the failures."""
     import workers
 
     columns = list(dict.fromkeys(column for row in rows for column in row.get("columns", ())))
@@ -100,7 +100,7 @@ def table(rows):
         cells.append([row["name"], *(cell(found.get(column), row) for column in columns)])
         said = {"all": row["fails"]} if "fails" in row else {}
         said |= {column: at["fails"] for column, at in found.items() if "fails" in at}
-        for why in dict.fromkeys(said.values()):  # one line for all columns that fail alike
+        for why in dict.fromkeys(said.values()):  # one line for columns with one reason
             where = ", ".join(column for column in said if said[column] == why)
             failures.append(f"- {row['name']}, {where}: {why}")
     text = workers.table(["kind of task", *columns], cells)
@@ -116,9 +116,9 @@ def cell(found, row):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--rows", nargs="+", help="names of rows; default: all. Others of --output stay"
+        "--rows", nargs="+", help="names of rows; default: all. Other rows of --output stay"
     )
-    parser.add_argument("--quick", action="store_true", help="few inputs a row")
+    parser.add_argument("--quick", action="store_true", help="few inputs per row")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--output", type=Path, help="where to write the figures as JSON")
     parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)

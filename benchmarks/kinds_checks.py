@@ -1,7 +1,7 @@
-"""The columns of the table of kinds: what a saved or exported model gives, held to Keras.
+"""Columns of the table of kinds: outputs of a saved or exported model, compared with Keras.
 
-Each answers with the largest error, as `keras_transformer.export.proof.comparison` measures it, or
-raises.
+Each column returns the largest error, as `keras_transformer.export.proof.comparison` measures it,
+or raises.
 """
 
 import tempfile
@@ -20,17 +20,17 @@ from keras_transformer.export.proof import comparison
 from keras_transformer.export.runtime.session import session_options
 from keras_transformer.export.tasks import ForwardTask, SearchTask
 
-GENERATED = 12  # most tokens that a search generates
+GENERATED = 12  # maximum of generated tokens
 PRECISIONS = ("float32", "int8", "weight_int8", "weight_int4")
 COLUMNS = (".keras", "SavedModel", *PRECISIONS, "padding")
 
 
 class Kind:
-    """A row's model with Keras' answers to all of its cases.
+    """A row's model, with Keras' outputs for all cases.
 
     Args:
         row: a `kinds_rows.Row`.
-        sizes: batch sizes, lengths and sides of the padding, as `kinds_rows.CASES`.
+        sizes: batch sizes, lengths and sides of the padding, like `kinds_rows.CASES`.
     """
 
     def __init__(self, row, sizes):
@@ -48,7 +48,7 @@ class Kind:
         self.expected = [self.task.expected(case) for case in self.cases]
 
     def check(self, column):
-        """The largest error of a column."""
+        """Returns the largest error of a column."""
         if column == "padding":
             return self._padding()
         exact = column not in PRECISIONS or column == "float32"
@@ -57,7 +57,7 @@ class Kind:
         return self.task.compare(self.cases, self.expected, found, tolerance, exact)
 
     def _runner(self, column):
-        """A function from a case to the outputs of what a column writes; written once."""
+        """Writes the file of a column once; returns a function from a case to its outputs."""
         if column not in self._runners:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "artefact"
@@ -73,7 +73,7 @@ class Kind:
         return SearchTask(model, self.search, GENERATED) if self.search else ForwardTask(model)
 
     def _saved(self, path):
-        """A function from a case to the outputs of the model, saved and loaded."""
+        """Saves and loads the model; returns a function from a case to its outputs."""
         path = path.with_suffix(".keras")
         self.model.save(path)
         loaded = self._task(keras.models.load_model(path, compile=False))
@@ -114,7 +114,7 @@ class Kind:
         return lambda case: dict(zip(names, session.run(names, case), strict=True))
 
     def _samples(self):
-        """Some cases for the exporter's own proof: what it makes up itself may suit no model."""
+        """Returns cases for the exporter's proof, whose default inputs may not suit the model."""
         some = [self.cases[i] for i in (0, len(self.cases) // 2)]
         if self.search is None:
             return some
@@ -123,7 +123,7 @@ class Kind:
         return [case[signature.SOURCE_IDS] for case in arrays] if plain else arrays
 
     def _padding(self):
-        """How far ONNX's float32 answers move when a row is padded, on the sides that must not."""
+        """Returns the change of float32 ONNX outputs when a row is padded on a side of `sides`."""
         run, worst = self._runner("float32"), 0.0
         rng = np.random.default_rng(9)
         alone = self.row.inputs(rng, np.ones((2, 6), bool))
@@ -135,7 +135,7 @@ class Kind:
             longer = run({**{name: padded(x, side) for name, x in alone.items()}, **seed})
             for name, wanted in answer.items():
                 found = longer[name]
-                if found.shape != wanted.shape:  # one number a position
+                if found.shape != wanted.shape:  # an output per position
                     length = wanted.shape[1]
                     found = found[:, :length] if side == "right" else found[:, -length:]
                 scale = max(1.0, float(np.abs(wanted[np.abs(wanted) < 1e8]).max(initial=0.0)))
@@ -146,7 +146,7 @@ class Kind:
 
 
 def padded(array, side, more=5):
-    """An array (B, S, ...) with so many places of padding; one without a length as it is."""
+    """Pads an array (B, S, ...) by `more` positions; returns arrays without a length unchanged."""
     if array.ndim not in (2, 3) or array.dtype.kind == "f" and array.ndim == 2:
         return array
     widths = [(0, 0)] * array.ndim
@@ -155,7 +155,7 @@ def padded(array, side, more=5):
 
 
 def disturb(model):
-    """Moves biases and norms from 0 and 1, so that a lost or swapped one shows."""
+    """Adds noise to biases and norms, so that a lost or swapped one changes the outputs."""
     rng = np.random.default_rng(1)
     for weight in model.trainable_variables:
         if len(weight.shape) == 1:
@@ -163,7 +163,7 @@ def disturb(model):
 
 
 def settle(model, case):
-    """Gives batch norms the statistics of a case; without them numbers die out on the way."""
+    """Gives batch norms the statistics of a case; without them, activations vanish."""
     norms = [x for x in every_layer(model) if isinstance(x, keras.layers.BatchNormalization)]
     for norm in norms:
         norm.momentum = 0.0
@@ -172,7 +172,7 @@ def settle(model, case):
 
 
 def every_layer(model):
-    """Layers of a model and of the models in it."""
+    """Yields the layers of a model and of nested models."""
     for layer in model.layers:
         if isinstance(layer, keras.Model):
             yield from every_layer(layer)

@@ -1,4 +1,4 @@
-"""The kinds of task that the table names, each a small model of this package's layers."""
+"""Kinds of task in the table, each as a small model of this package's layers."""
 
 import keras
 from keras import layers, ops
@@ -94,7 +94,7 @@ def series():
 
 
 def sound_encoder(name="sound"):
-    """Two strided convolutions and blocks: (B, S, 20) to (B, S / 4, D), with its mask."""
+    """Builds two strided convolutions and blocks: (B, S, 20) to (B, S / 4, D), with a mask."""
     sound = keras.Input((None, 20), name=name)
     x = layers.Masking()(sound)
     for _ in range(2):
@@ -153,7 +153,7 @@ def added_embeddings():
 
 
 def one(name, make):
-    """Inputs of a model with one input."""
+    """Returns a function that makes the inputs of a model with one input."""
     return lambda rng, real: {name: make(rng, real)}
 
 

@@ -1,4 +1,4 @@
-"""Models that others wrote, small and random: of Keras, keras.applications and KerasHub."""
+"""Small random models of Keras, keras.applications and KerasHub."""
 
 import keras
 import keras_hub
@@ -11,7 +11,7 @@ TEXT = {"vocabulary_size": VOCABULARY, **SMALL}
 
 
 def application(name, **options):
-    """A model of `keras.applications` for pictures (32, 32, 3) and ten classes, without softmax."""
+    """Returns a builder of a `keras.applications` model: images (32, 32, 3) to ten logits."""
 
     def build():
         image = keras.Input((32, 32, 3), name="image")
@@ -23,13 +23,13 @@ def application(name, **options):
 
 
 def backbone(name, **options):
-    """A model of KerasHub without weights."""
+    """Returns a builder of a KerasHub model with random weights."""
     make = getattr(keras_hub.models, f"{name}Backbone")
     return lambda: make(**options)
 
 
 def keras_attention():
-    """Keras' own embedding, attention, norm and pooling."""
+    """Builds a classifier from Keras' own embedding, attention, norm and pooling."""
     source_ids = keras.Input((None,), dtype="int32", name="source_ids")
     x = layers.Embedding(VOCABULARY, 64, mask_zero=True)(source_ids)
     x = layers.LayerNormalization()(layers.Add()([x, layers.MultiHeadAttention(4, 16)(x, x)]))
@@ -38,7 +38,7 @@ def keras_attention():
 
 
 def text_inputs(*, segments=False):
-    """Inputs that KerasHub's encoders and language models take."""
+    """Returns a function that makes inputs for KerasHub's encoders and language models."""
 
     def make(rng, real):
         found = {"token_ids": ids(rng, real), "padding_mask": real.astype("int32")}
@@ -70,7 +70,7 @@ def image_inputs(name, prepare=lambda pixels: pixels):
 
 
 def pictures(name, module, **options):
-    """A row of `application`. Pixels are prepared as the model's own documentation asks for it."""
+    """Makes a row of `application`, with the preprocessing that the model requires."""
     prepare = getattr(keras.applications, module).preprocess_input
     inputs = image_inputs("image", lambda pixels: np.asarray(prepare(255.0 * pixels)))
     return other(name, application(name, **options), inputs, sequence=False)

@@ -1,4 +1,4 @@
-"""What a row of the table of kinds is: a model with random weights, and inputs for it.
+"""Rows of the table of kinds: a model with random weights, and its inputs.
 
 Shapes: B batch, S length.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 VOCABULARY = 97
-# (B, S, side of the padding); of inputs without a length only B counts.
+# (B, S, side of the padding). Inputs without a length use only B.
 CASES = (
     (1, 1, "right"),
     (1, 2, "right"),
@@ -27,15 +27,15 @@ class Row:
     """One kind of task.
 
     Attributes:
-        name: what the table calls it.
-        build: function without arguments that gives the model.
+        name: str, shown in the table.
+        build: function that returns the model.
         inputs: function from a random generator and `real`, boolean (B, S), to a dict of arrays;
-            padding stands where `real` is False.
-        search: function without arguments that gives a search, or `None` for the forward pass.
-        sides: where padding must change nothing: "right", "left", both or none of them.
-        sequence: whether inputs have a length at all.
-        left: whether inputs may be padded on the left; a prompt, which text follows, may not.
-        blank: whether a row may be padding only.
+            `real` is False for padding.
+        search: function that returns a search, or `None` for the forward pass.
+        sides: sides on which padding must change nothing: "right", "left", both or none.
+        sequence: whether inputs have a length.
+        left: whether inputs may be padded on the left; prompts may not.
+        blank: whether a row may contain only padding.
         own: whether the model is made of this package's layers.
     """
 
@@ -50,7 +50,7 @@ class Row:
     own: bool = True
 
     def cases(self, sizes):
-        """Inputs of several sizes, with rows of different length."""
+        """Makes inputs of several sizes, with rows of different length."""
         rng = np.random.default_rng(5)
         seen, cases = set(), []
         for batch, length, side in sizes:
@@ -68,47 +68,47 @@ class Row:
 
 
 def real_places(batch, length, side):
-    """Boolean (B, S): row i is shorter by 2 i than the first, but has one place at least."""
+    """Returns boolean (B, S): row i has 2 i positions less than the first, at least one."""
     lengths = np.maximum(1, length - 2 * np.arange(batch))[:, None]
     places = np.arange(length)[None]
     return places < lengths if side == "right" else places >= length - lengths
 
 
 def ids(rng, real, low=4, high=VOCABULARY):
-    """Ids (B, S) int32, 0 where nothing is real."""
+    """Draws ids (B, S) int32, 0 for padding."""
     return (rng.integers(low, high, real.shape) * real).astype("int32")
 
 
 def prompts(rng, real):
-    """Ids that start with the begin token."""
+    """Draws ids that start with the begin token."""
     found = ids(rng, real)
     found[np.arange(len(real)), real.argmax(axis=1)] = 2
     return found * real.astype("int32")
 
 
 def segments(real):
-    """Segment ids (B, S): the first text takes the first half of the real places."""
+    """Returns segment ids (B, S): the first half of the real positions is the first text."""
     order = real.cumsum(axis=1)
     second = 2 * order > real.sum(axis=1, keepdims=True) + 1
     return ((1 + second) * real).astype("int32")
 
 
 def frames(rng, real, channels):
-    """Frames (B, S, channels) float32, zeros where nothing is real."""
+    """Draws frames (B, S, channels) float32, zeros for padding."""
     numbers = rng.standard_normal((*real.shape, channels))
     return (numbers * real[..., None]).astype("float32")
 
 
 def longer(real, more=3):
-    """`real` with more places in each row, for an input with a length of its own."""
+    """Lengthens each row of `real` by `more` positions, for an input of another length."""
     return np.concatenate([real[:, :1].repeat(more, axis=1), real], axis=1)
 
 
 def images(rng, real, size=32):
-    """Pictures (B, size, size, 3) of 16 coloured areas and some noise, with pixels from 0 to 1.
+    """Draws images (B, size, size, 3) of 16 coloured areas and some noise, pixels from 0 to 1.
 
-    Noise alone would look the same everywhere after a few strides. Batch norms then make the rest
-    of the difference large, and with it Keras' own rounding.
+    Images of pure noise become nearly equal after a few strides. Batch norms then amplify the
+    small differences, and the rounding errors of Keras with them.
     """
     areas = rng.random((len(real), 4, 4, 3), "float32")
     pixels = areas.repeat(size // 4, axis=1).repeat(size // 4, axis=2)

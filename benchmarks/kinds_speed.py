@@ -1,12 +1,12 @@
-"""Forward passes in ONNX beside plain tf2onnx's file of the same model, for each kind of task.
+"""Speed of ONNX files beside plain tf2onnx files of the same model, for each kind of task.
 
     python benchmarks/kinds_speed.py --output benchmarks/results/kinds_speed.json
 
-The models are those of `kinds.py` without a search. Both files run in one process, in turn, on one
-thread; a ratio is ours over plain, of medians of processor time. Sequences have 32 places.
+The models are the rows of `kinds.py` without a search. Both files take turns in one process on one
+thread. A ratio is our median processor time over the plain file's. Sequences have 32 positions.
 
-ONNX Runtime gives wrong answers for some plain files: it moves a Pad of zeros into the MaxPool
-behind it, which pads with -inf. There the plain file runs without that optimizer.
+ONNX Runtime computes some plain files wrongly: it merges a Pad of zeros into the next MaxPool,
+which pads with -inf. Such files run without that optimizer.
 """
 
 import argparse
@@ -26,7 +26,7 @@ LENGTH, BATCHES = 32, (1, 32)
 
 
 def measure(name, rounds):
-    """A row of the report: nodes of both files, and for each batch size the ratio of seconds."""
+    """Measures a row: the nodes of both files, and the ratio of seconds for each batch size."""
     import keras
     import kinds
     import kinds_checks
@@ -47,7 +47,7 @@ def measure(name, rounds):
     with tempfile.TemporaryDirectory() as folder:
         files = {"plain": Path(folder) / "plain.onnx", "ours": Path(folder) / "ours" / "model.onnx"}
         try:
-            # Exports are proven in kinds.py: here one sample is enough.
+            # kinds.py proves the exports: here one sample is enough.
             rng = np.random.default_rng(4)
             samples = [row.inputs(rng, kinds_rows.real_places(3, 7, "right"))]
             export.export_onnx(model, folder + "/ours", samples=samples, verbose=False)
@@ -64,13 +64,13 @@ def measure(name, rounds):
                     files, inputs, rounds, clock=time.thread_time, disabled={"plain": disabled}
                 )
                 report["ratios"][str(batch)] = seconds["ours"] / seconds["plain"]
-        except Exception as error:  # whatever it is, the table says so
+        except Exception as error:  # the table shows any error
             report["fails"] = kinds.reason(error).replace(folder + "/", "")
     return report
 
 
 def without_what_is_wrong(path, inputs, expected):
-    """The optimizers without which ONNX Runtime's answers for a file are right, a list."""
+    """Returns the optimizers to disable so that ONNX Runtime computes a file correctly."""
     import plain
 
     for disabled in ([], ["Pad_Fusion"]):
@@ -80,7 +80,7 @@ def without_what_is_wrong(path, inputs, expected):
 
 
 def table(rows):
-    """The report as a table, and below it what could not be compared."""
+    """Returns the report as a table, then the failures."""
     import workers
 
     cells = []
@@ -97,7 +97,7 @@ def table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", nargs="+", help="default: all without a search; others stay")
+    parser.add_argument("--rows", nargs="+", help="default: all without a search; other rows stay")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--output", type=Path, help="where to write the figures as JSON")
@@ -111,7 +111,7 @@ def main():
     known, rows = [name for name, row in kinds.all_rows().items() if row.search is None], {}
     if args.rows and args.output and args.output.exists():
         rows = {row["name"]: row for row in json.loads(args.output.read_text("utf-8"))["rows"]}
-    for name in args.rows or known:  # a process each: some models crash ONNX Runtime
+    for name in args.rows or known:  # a process each, because some models crash ONNX Runtime
         command = [sys.executable, __file__, "--worker", name, "--rounds", str(args.rounds)]
         done = subprocess.run(command, capture_output=True, text=True)
         lines = done.stdout.splitlines()

@@ -1,13 +1,13 @@
-"""One encoder and one decoder block, timed beside KerasHub's and beside their bare products.
+"""Times of an encoder and a decoder block beside KerasHub's, and beside their bare products.
 
     python benchmarks/layers.py [--quick] [--threads 2] [--rounds 9] [--output FILE.json]
 
-Same backend, sizes, dtype, masks and inputs. Each round times every engine once, in turn; figures
-are medians over the rounds. The bare products are the block's matrix multiplications alone,
-forward (and backward: twice as many), counted in floating-point operations and divided by the
-rate that this machine reaches on a 1024 x 1024 float32 product in the same rounds.
+Backend, sizes, dtype, masks and inputs are the same. Engines take turns in each round; figures are
+medians over the rounds. The bare products are the matrix multiplications of a block, with twice as
+many in the backward pass. Their time is their number of floating-point operations, divided by the
+rate of a 1024 x 1024 float32 product in the same rounds.
 
-Ratios are what to quote: absolute times hold for one machine in one state.
+Compare the ratios: absolute times depend on the machine.
 """
 
 import argparse
@@ -40,10 +40,10 @@ DROPOUT = 0.1
 
 
 def block_flops(kind, d_model, d_ff, batch, length):
-    """Floating-point operations of the matrix products of one forward pass.
+    """Counts the floating-point operations of the matrix products of one forward pass.
 
     A product (n, k) (k, m) counts 2 n k m: one multiplication and one addition each. Softmax, norms
-    and dropout are not counted, so a share of 100 % of the matrix rate cannot be reached.
+    and dropout are not counted.
     """
     tokens = batch * length
     attentions = 1 if kind == "encoder" else 2
@@ -53,7 +53,7 @@ def block_flops(kind, d_model, d_ff, batch, length):
 
 
 def build(kind, engine, d_model, d_ff, heads):
-    """A block as a functional model, so that both engines run the way users run them.
+    """Builds a block as a functional model, because users run both engines this way.
 
     Args:
         kind: "encoder" or "decoder".
@@ -76,7 +76,7 @@ def build(kind, engine, d_model, d_ff, heads):
 
 
 def forward_and_backward(model):
-    """Compiled functions: inference, and a training pass down to every gradient.
+    """Compiles two functions: inference, and a training pass with every gradient.
 
     Both run without XLA, which halves the speed of TensorFlow on CPUs.
     """
@@ -96,7 +96,7 @@ def forward_and_backward(model):
 
 
 def timed(function, *arguments):
-    """Seconds until the last result is there. TensorFlow may return before it has computed."""
+    """Returns seconds until the last result is computed. TensorFlow may return earlier."""
     start = time.perf_counter()
     result = function(*arguments)
     keras.tree.flatten(result)[-1].numpy()
@@ -104,10 +104,10 @@ def timed(function, *arguments):
 
 
 def measure(kind, shape, rounds):
-    """One row per block: median times of both engines, and of the products alone.
+    """Measures a row: median times of both engines, and of the products alone.
 
-    Engines take turns within each round, so that a slow moment of the machine meets all of them.
-    Ratios are taken round by round, and their median counts.
+    Engines take turns within each round, so that a slow moment of the machine affects all of them.
+    A ratio is the median of the rounds' ratios.
     """
     d_model, d_ff, heads, batch, length = shape
     generator = np.random.default_rng(0)
@@ -148,7 +148,7 @@ def measure(kind, shape, rounds):
 
 
 def table(rows):
-    """The rows as a Markdown table."""
+    """Returns the rows as a Markdown table."""
     lines = [
         "| block | d_model | batch x length | pass | ours ms | KerasHub ms | products ms | "
         "times KerasHub | share of matrix rate |",

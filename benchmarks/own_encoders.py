@@ -1,9 +1,9 @@
 """Searches over encoders that read no text: the same tokens in Keras, SavedModel and ONNX.
 
-Two models learn for a few minutes to spell what they meet: a spoken digit (sound behind strided
-convolutions) and the name of a piece of clothing (patches of a picture). Then greedy search, beam
-search and sampling run over 300 real inputs of the test sets, in batches, each source with and
-without further padding, in all three forms.
+Two models train for a few minutes to spell the name of their input: a spoken digit (sound, strided
+convolutions) and a piece of clothing (patches of an image). Then greedy search, beam search and
+sampling run on 300 inputs of the test sets, in batches and in all three forms. ONNX also runs with
+more padding, and with single inputs.
 
     python benchmarks/own_encoders.py --data DATA --output benchmarks/results/own_encoders.json
 
@@ -44,7 +44,7 @@ CLOTHES = (
 )
 LETTERS = {letter: i for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz", 4)}
 SIZES = {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.1}
-BANDS = 24  # of a frame of sound
+BANDS = 24  # per frame of sound
 SEARCHES = {
     "greedy": kt.GreedySearch(),
     "beam": kt.BeamSearch(beam_width=4),
@@ -54,7 +54,7 @@ MAX_LENGTH, BATCH, PADDING, TESTED = 12, 50, 17, 300
 
 
 def speech(data):
-    """Spoken digits: (frames, digit) of the training and of the test recordings."""
+    """Reads spoken digits: (frames, digit) of training and test recordings."""
     sets = spoken_digits(data / "speech")
     parts = {"train": sets.train + sets.valid, "test": sets.test}
     return {
@@ -64,7 +64,7 @@ def speech(data):
 
 
 def pictures(data):
-    """Pictures of clothes: (pixels, class) to train on and to test on."""
+    """Reads images of clothes: (pixels, class) for training and test."""
 
     def read(part):
         pixels = read_idx(data / "images" / f"{part}-images-idx3-ubyte.gz")[..., None] / 255
@@ -96,7 +96,7 @@ def picture_model():
 
 
 def padded(sources, more=0):
-    """(B, S, 24) of sounds, with so many further frames of zeros; pictures as they are."""
+    """Stacks sounds to (B, S, 24), with `more` further frames of zeros; or stacks images."""
     if sources[0].shape == (28, 28, 1):
         return np.stack(sources)
     length = max(map(len, sources)) + more
@@ -104,7 +104,7 @@ def padded(sources, more=0):
 
 
 def train(model, name, examples, words, epochs):
-    """Plain `fit` on pairs of source and spelled word."""
+    """Trains with `fit` on pairs of source and spelled word."""
     spelled = [[LETTERS[letter] for letter in words[label]] for _, label in examples]
     labels = pad_rows([[*row, END_ID] for row in spelled])
     starts = pad_rows([[BEGIN_ID, *row] for row in spelled])
@@ -116,7 +116,7 @@ def train(model, name, examples, words, epochs):
 
 
 def compare(model, name, search, tests, folder):
-    """Runs a search in three forms; how many sources have other tokens anywhere, and the score."""
+    """Runs a search in three forms; counts differing sources and correctly spelled words."""
     options = {"search": search, "max_length": MAX_LENGTH, "verbose": False}
     export.export_onnx(model, folder / "onnx", **options)
     export.export_saved_model(model, folder / "saved", **options)
@@ -152,7 +152,7 @@ def compare(model, name, search, tests, folder):
 
 
 def rows_of(token_ids):
-    """(B, W, T) as nested lists without padding."""
+    """Converts (B, W, T) to nested lists without padding."""
     return [[one[one > 0].tolist() for one in row] for row in token_ids]
 
 
@@ -164,7 +164,7 @@ def main():
     parser.add_argument("--output", type=Path, help="where to write the figures as JSON")
     args = parser.parse_args()
     if args.data is None or not Path(args.data).is_dir():
-        parser.error("no data folder: --data or KERAS_TRANSFORMER_DATA must name one")
+        parser.error("no data folder: pass --data or set KERAS_TRANSFORMER_DATA")
     keras.utils.set_random_seed(1)
     report = common.head(args)
     tasks = {

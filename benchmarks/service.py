@@ -3,10 +3,10 @@
     python benchmarks/service.py --artefact en-pt=FOLDER --file LINES \
         --output benchmarks/results/service.json
 
-Clients are those of `service_clients`, processes of their own on the same cores. The service and
-`Translator`, fed with the whole file in a process of its own, take turns, each with the file
-several times over, so that the start and the end of a run count little; CPU seconds are of all
-processes of a service, and of the clients apart. `service_rows` makes tables of it.
+The clients of `service_clients` are separate processes on the same cores. The service takes turns
+with `Translator`, which gets the whole file in a separate process. Both get the file several
+times, so that the start and the end of a run count little. CPU seconds cover all processes of a
+service; clients are counted separately. `service_rows` makes the tables.
 """
 
 import argparse
@@ -24,9 +24,9 @@ from service_process import Service
 
 CLIENTS = Path(__file__).with_name("service_clients.py")
 SPELLS = Path(__file__).with_name("spells.py")
-# A process for each line would measure the starts of curl; and all together must fit the queue.
+# One line per process would measure the start of curl. All lines together must fit the queue.
 CURL_LINES = {1: 25, 16: 5, 128: 2}
-# For the throughput: requests at a time, and lines of each.
+# For the throughput: requests at a time, and lines per request.
 LOADS = {
     "1 line, 128 at a time": (128, 1),
     "1 line, 384 at a time": (384, 1),
@@ -49,14 +49,14 @@ print(json.dumps([seconds, time.process_time() - cpu, answers]))
 
 
 def whole_file(folder, file, times=1, **options):
-    """Seconds, CPU seconds and translations of a file, in a process of its own."""
+    """Returns seconds, CPU seconds and translations of a file in a separate process."""
     command = [sys.executable, "-c", WHOLE_FILE, folder, file, str(times), json.dumps(options)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def client(service, kind, model, concurrency, file, *options):
-    """What `service_clients` reports."""
+    """Returns the report of `service_clients`."""
     command = [sys.executable, CLIENTS, kind, service.port, model, concurrency, file, *options]
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, timeout=900, env=os.environ
@@ -72,7 +72,7 @@ def percentile(times, share):
 
 
 def equality(service, args, model, expected):
-    """Yields rows: for each client and concurrency how many answers differ from `Translator`'s."""
+    """Yields all rows so far: answers that differ from `Translator`, by client and concurrency."""
     rows = []
     for concurrency in (128, 16, 1):
         for kind in KINDS:
@@ -94,7 +94,7 @@ def equality(service, args, model, expected):
 
 
 def throughput(service, args, model, folder):
-    """Rounds in turn: the file through `Translator`, and through the service."""
+    """Measures `Translator` and the service on the file, in turn."""
     rounds = []
     for _ in range(args.rounds):
         row = {"load": os.getloadavg()[0]}
@@ -116,7 +116,7 @@ def throughput(service, args, model, folder):
 
 
 def half_load(service, args, model, folder, single_file):
-    """Rounds in turn: how evenly the machine runs, then full speed, single requests, half speed."""
+    """Measures rounds: evenness of the machine, full speed, single requests, half speed."""
     rounds = []
     for _ in range(args.rounds):
         spells = [sys.executable, SPELLS, folder, args.file.read_text("utf-8").splitlines()[0]]
@@ -133,7 +133,7 @@ def half_load(service, args, model, folder, single_file):
 
 
 def overload(service, args, model):
-    """Three times the full speed, and the speed before and after."""
+    """Sends three times the full speed; measures the speed before and after."""
     speed = speed_of(client(service, "grpc", model, 128, args.file, "--times", args.times))
     options = ("--rate", 3 * speed, "--seconds", args.overload)
     memory = service.megabytes()
@@ -153,10 +153,10 @@ def overload(service, args, model):
 
 
 def beside_ray(service, args, model):
-    """Rounds in turn with 128 clients: this service, and one with a replica on Ray.
+    """Measures this service and one with a replica on Ray in turn, with 128 clients.
 
-    There are three times as many rounds, half as long: the machine's own speed varies more than the
-    two services differ.
+    There are three times as many rounds, half as long, because the machine's speed varies more than
+    the two services differ.
     """
     begun = time.perf_counter()
     with Service(args.artefact, "--replicas", "1") as other:
@@ -178,23 +178,23 @@ def beside_ray(service, args, model):
 
 
 def speed_of(found):
-    """Lines a second."""
+    """Returns lines per second."""
     return len(found["answers"]) / found["seconds"]
 
 
 def percentiles(found):
-    """p50 and p95 in milliseconds."""
+    """Returns p50 and p95 in milliseconds."""
     return {f"p{share}": 1e3 * percentile(found["times"], share / 100) for share in (50, 95)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--artefact", required=True, help="NAME=FOLDER, such as en-pt=out/onnx")
-    parser.add_argument("--file", type=Path, required=True, help="sentences, one a line")
+    parser.add_argument("--file", type=Path, required=True, help="sentences, one per line")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--replicas", help="on Ray; without it the service is one process")
+    parser.add_argument("--replicas", help="replicas on Ray; default: one process, no Ray")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--times", type=int, default=4, help="the file is sent, in a round")
+    parser.add_argument("--times", type=int, default=4, help="repetitions of the file per round")
     parser.add_argument("--overload", type=float, default=60)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
@@ -207,7 +207,7 @@ def main():
     report["lines"], report["times"] = len(expected), args.times
     single_file = args.file.with_name("single.txt")
     lines = args.file.read_text("utf-8").splitlines()
-    # Of each length as many as there are in the file, and enough of them for a p95.
+    # A third of the lines has the same mix of lengths, and is enough for a p95.
     single_file.write_text("".join(f"{line}\n" for line in lines[::3]), "utf-8")
 
     replicas = ["--replicas", args.replicas] if args.replicas else []
@@ -228,7 +228,7 @@ def main():
 
 
 def keep(report, args):
-    """Writes what was measured so far, and how busy the machine is."""
+    """Writes the report so far, with the load of the machine."""
     report["load"].append(os.getloadavg()[0])
     if args.output:
         common.write(report, args.output)

@@ -1,11 +1,11 @@
-"""Clients of the service that others wrote, as a load, each kind in a process of its own.
+"""Third-party clients as a load for the service, one kind per process.
 
     python benchmarks/service_clients.py KIND PORT MODEL CONCURRENCY FILE
     python benchmarks/service_clients.py KIND PORT MODEL - FILE --rate 50 --seconds 20
 
-The first sends the lines of a file, `--lines` a request, so many requests at a time. The second
-sends that many requests a second, whatever becomes of them. Standard output gets JSON: answers by
-line and CPU seconds where all were asked for, times, and how many requests got which status.
+The first sends the lines of a file, `--lines` per request, with CONCURRENCY requests at a time. The
+second sends `--rate` requests per second, without waiting for answers. Both print JSON: times, and
+either answers by line and CPU seconds, or the number of requests by status.
 """
 
 import argparse
@@ -25,12 +25,12 @@ import tritonclient.http as triton_http
 
 
 def numbered(lines, size):
-    """Lists of lines, each with the number of its first one."""
+    """Returns lists of lines, each with the number of its first line."""
     return [(start, lines[start : start + size]) for start in range(0, len(lines), size)]
 
 
 def tensor_of(triton, lines):
-    """The input of a request to a module of tritonclient."""
+    """Makes the input of a request with a module of tritonclient."""
     tensor = triton.InferInput("text", [len(lines)], "BYTES")
     tensor.set_data_from_numpy(np.array([line.encode() for line in lines], object))
     return tensor
@@ -41,7 +41,7 @@ def texts_of(answer):
 
 
 def make_ask(kind, port, model):
-    """A function from lines to translations, to be used by one thread."""
+    """Returns a function from lines to translations, for one thread."""
     if kind == "http":
         client = triton_http.InferenceServerClient(f"127.0.0.1:{port}")
         return lambda lines: texts_of(client.infer(model, [tensor_of(triton_http, lines)]))
@@ -64,14 +64,14 @@ def make_ask(kind, port, model):
 
 
 class Work:
-    """Requests that are to be sent, and what became of those that were."""
+    """Requests to send, and answers to sent ones."""
 
     def __init__(self, lines, size):
         self._left = collections.deque(numbered(lines, size))
         self._answers, self.times = {}, []
 
     def __iter__(self):
-        """Yields what is left, to any number of loops: number of the first line, and lines."""
+        """Yields remaining requests to any number of loops: number of the first line, lines."""
         with contextlib.suppress(IndexError):
             while True:
                 yield self._left.popleft()
@@ -81,12 +81,12 @@ class Work:
         self._answers.update(enumerate(found, start))
 
     def answers(self):
-        """By line."""
+        """Returns the answers by line."""
         return [self._answers[number] for number in sorted(self._answers)]
 
 
 def closed(args, lines):
-    """All lines, with so many requests at a time."""
+    """Sends all lines, with a fixed number of requests at a time."""
     work, count = Work(lines * args.times, args.lines), int(args.concurrency)
     begun, cpu = time.perf_counter(), cpu_seconds()
     if args.kind == "grpc":
@@ -98,13 +98,13 @@ def closed(args, lines):
 
 
 def cpu_seconds():
-    """Of this process, and of those that it has started and that have ended."""
+    """Returns the CPU seconds of this process and its finished children."""
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def in_threads(args, work, count):
-    """Each request in a thread with a client of its own."""
+    """Sends requests from threads, each with a separate client."""
 
     def loop(_):
         ask = make_ask(args.kind, args.port, args.model)
@@ -117,7 +117,7 @@ def in_threads(args, work, count):
 
 
 async def in_one_thread(args, work, count):
-    """tritonclient's gRPC for asyncio, which takes half of the processor time of its threads."""
+    """Sends requests by tritonclient's asyncio gRPC, with half the CPU time of its threads."""
 
     async def loop(client):
         for start, some in work:
@@ -130,7 +130,7 @@ async def in_one_thread(args, work, count):
 
 
 async def open_loop(args, lines):
-    """Requests at a steady rate, by tritonclient's gRPC for asyncio."""
+    """Sends requests at a steady rate, by tritonclient's asyncio gRPC."""
     statuses, times = collections.Counter(), []
 
     async def one(client, line):
@@ -159,9 +159,9 @@ def main():
     parser.add_argument("model")
     parser.add_argument("concurrency")
     parser.add_argument("file", type=Path)
-    parser.add_argument("--lines", type=int, default=1, help="of a request")
-    parser.add_argument("--times", type=int, default=1, help="all lines are sent")
-    parser.add_argument("--rate", type=float, help="requests a second")
+    parser.add_argument("--lines", type=int, default=1, help="per request")
+    parser.add_argument("--times", type=int, default=1, help="repetitions of all lines")
+    parser.add_argument("--rate", type=float, help="requests per second")
     parser.add_argument("--seconds", type=float, default=20)
     args = parser.parse_args()
     lines = args.file.read_text("utf-8").splitlines()

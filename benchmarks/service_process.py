@@ -1,4 +1,4 @@
-"""The service as a process of its own, for benchmarks: started, watched, stopped."""
+"""Starts, watches and stops the service in a separate process."""
 
 import os
 import re
@@ -15,7 +15,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def free_ports():
-    """The first of two free ports, one after the other."""
+    """Returns the first of two consecutive free ports."""
     while True:
         with socket.create_server(("127.0.0.1", 0)) as one:
             port = one.getsockname()[1]
@@ -30,10 +30,10 @@ class Service:
     """A running `python -m keras_transformer.export.serving`, at free ports of 127.0.0.1.
 
     Args:
-        arguments: of the command.
+        arguments: str, for the command.
 
     Attributes:
-        port: int, of HTTP; gRPC's is the next one.
+        port: int, for HTTP; gRPC uses the next one.
     """
 
     def __init__(self, *arguments):
@@ -57,7 +57,7 @@ class Service:
         return Path(self._errors.name).read_text("utf-8", "replace")
 
     def family(self):
-        """Process ids of the service and of all that it has started, each with its command."""
+        """Returns process ids of the service and its descendants, each with its command."""
         parents, names = {}, {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -72,11 +72,11 @@ class Service:
         return {pid: names[pid] for pid in sorted(found) if pid in names}
 
     def replicas(self):
-        """Process ids of the replicas, if Ray runs any."""
+        """Returns process ids of the replicas, if Ray runs any."""
         return [pid for pid, name in self.family().items() if name.startswith("ray::Engine")]
 
     def cpu_seconds(self):
-        """Of all processes since their start."""
+        """Returns the CPU seconds of all processes since their start."""
         total = 0
         for pid in self.family():
             try:
@@ -87,7 +87,7 @@ class Service:
         return total / CLOCK
 
     def megabytes(self):
-        """Resident memory of the service's process, of the replicas, and of all processes."""
+        """Returns resident memory of the service's process, the replicas, and all processes."""
 
         def resident(pids):
             return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
@@ -96,7 +96,7 @@ class Service:
         return {name: resident(some) * PAGE / 1e6 for name, some in pids.items()}
 
     def stop(self):
-        """Its exit status after SIGTERM."""
+        """Sends SIGTERM; returns the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(120)
 

@@ -1,4 +1,4 @@
-"""Tables of what `service.py` measured: throughput, times under load, overload, equality."""
+"""Tables of `service.py`: throughput, times under load, overload, equality."""
 
 import statistics
 
@@ -6,7 +6,7 @@ import workers
 
 
 def tables(report):
-    """The tables of a report."""
+    """Returns the tables of a report."""
     found = [
         throughput_table(report["throughput"], report["lines"] * report["times"]),
         load_table(report["half load"], report["overload"]),
@@ -18,7 +18,7 @@ def tables(report):
 
 
 def ray_table(start, report):
-    """The service in one process and the one on Ray: start, speed with 128 clients, memory."""
+    """Compares the service in one process with Ray: start, speed with 128 clients, memory."""
     ray = "a replica on Ray"
     starts = {"one process": start, ray: report["start seconds"]}
     rows = [
@@ -70,7 +70,7 @@ def _of_cpu_and_clients(whole, service):
 
 
 def load_table(rounds, over):
-    """Times beside one request at a time, of each round, and what became of the overload."""
+    """Compares half load with single requests in each round, and shows the overload."""
     heads = ["load", "requests/s", "p50 ms", "p95 ms", "p95, of one request's", "answers"]
     rows = []
     for number, row in enumerate(rounds, 1):
@@ -101,7 +101,7 @@ def load_table(rounds, over):
 
 
 def p95_ratio(row):
-    """How many times as long as alone a request takes at half of the full speed, at the p95."""
+    """Returns the p95 at half of the full speed over the p95 of single requests."""
     return row["half"]["p95"] / row["single"]["p95"]
 
 

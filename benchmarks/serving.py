@@ -3,25 +3,25 @@
     python benchmarks/serving.py --model FOLDER --data DIR [--quick] [--threads 2]
     python benchmarks/serving.py [--quick]    # no files: random weights, number words, no BLEU
 
-The same weights, sentences, search rules and threads; float32 and int8; greedy search and beam
-search of width 4. Two models: the trained tiny one on test.2016, and one of the paper's base size
-with random weights and a forced length of 32 tokens, on sentences of test.2016 and on long ones of
-newstest2014. PyTorch (`torch_search.py`), where it is installed, takes part where the length is
-forced, in float32; with `--quick`, on the short sentences only.
+Weights, sentences, search rules and threads are the same, in float32 and int8, with greedy search
+and beam 4. The trained tiny model translates test.2016. A model of the paper's base size, with
+random weights and a forced length of 32 tokens, translates sentences of test.2016 and long ones of
+newstest2014. PyTorch (`torch_search.py`), if installed, runs only in float32 with a forced length;
+with `--quick`, only on short sentences.
 
-Each engine runs in a process of its own, which has no TensorFlow in it; all processes of a table's
-part live at the same time and take turns, round by round, and one works at a time. Figures are
-medians over the rounds, after one round to warm up; ratios are medians of the rounds' ratios.
+Each engine runs in a separate process without TensorFlow. All processes of a comparison are alive
+at the same time and take turns; only one works at a time. Figures are medians over the rounds,
+after one round to warm up; ratios are medians of the rounds' ratios.
 
-- `p50`, `p95`: milliseconds a sentence, one sentence a call.
-- `tokens/s`: generated tokens, end marks included, in batches of 32 of similar length.
-- `share of rate`: of float32's multiplications and additions a second, as a product of two large
-  matrices reaches them in NumPy in the same run, how many the batches' own products reach; where
-  all translations are equally long. What is left to 100 % is all that a faster engine could gain.
+- `p50`, `p95`: milliseconds per sentence, one sentence per call.
+- `tokens/s`: generated tokens, end tokens included, in batches of 32 of similar length.
+- `share of rate`: the rate of floating-point operations in the batches' products, relative to a
+  product of two large float32 matrices in NumPy in the same run, if all translations are equally
+  long. A faster engine could gain only the rest to 100 %.
 - `first`: seconds from the start of the process to its first translation, imports included.
-- `opened`, `peak`: the process' most resident memory after the model was opened, and after all.
+- `opened`, `peak`: peak resident memory of the process after the model was opened, and at the end.
 
-Our beam search also runs from two files (`layout="steps"`), which hold its caches in memory once.
+Our beam search also runs from two files (`layout="steps"`), which keep only one copy of the caches.
 """
 
 import argparse
@@ -40,12 +40,12 @@ from serving_processes import Engine, matrix_rate
 
 BATCH = 32
 FORCED_LENGTH = 32
-# Source tokens of the sentences that count as long.
+# Source tokens of long sentences.
 LONG = range(64, 129)
 
 
 def search_flops(shape, lengths, width, steps):
-    """Floating-point operations of all matrix products of a search.
+    """Counts the floating-point operations of all matrix products of a search.
 
     Args:
         shape: the model's sizes.
@@ -64,7 +64,7 @@ def search_flops(shape, lengths, width, steps):
 
 
 def measure(engines, single, batches, rounds):
-    """All figures of engines that do the same work, in turns.
+    """Measures engines that do the same work, in turn.
 
     Args:
         engines: {key: Engine}.
@@ -106,10 +106,10 @@ def measure(engines, single, batches, rounds):
 
 
 def ratios(figures, anchor):
-    """How many times faster than `anchor`, as medians of the ratios of the rounds.
+    """Returns speed and memory relative to `anchor`; speeds are medians of the rounds' ratios.
 
     Args:
-        figures, anchor: figures of two engines, as `measure` gives them.
+        figures, anchor: figures of two engines, from `measure`.
     """
     alone = zip(anchor["alone_seconds"], figures["alone_seconds"], strict=True)
     names = ("tokens_per_second_rounds",) * 2
@@ -122,14 +122,14 @@ def ratios(figures, anchor):
 
 
 def case(name, folders, sources, args, bleu=None, forced_length=None):
-    """One model on one set of sentences: one row per engine, search and precision.
+    """Measures one model on one set of sentences: a row per engine, search and precision.
 
     Args:
-        name: str, model and sentences; the model's shape is found by its first word.
+        name: str, model and sentences; the first word chooses the model's shape.
         folders: {(engine, search, precision): folder}, from `prepare`.
         sources: list of lists of ids.
         bleu: function from translations to BLEU. Defaults to `None`: no column.
-        forced_length: int, tokens of every hypothesis. Defaults to `None`: as the model ends them.
+        forced_length: int, tokens of every hypothesis. Defaults to `None`: not forced.
     """
     rows = []
     order = common.batches(sources, BATCH)
@@ -173,7 +173,7 @@ def case(name, folders, sources, args, bleu=None, forced_length=None):
 
 
 def table(rows):
-    """The figures as Markdown."""
+    """Returns the figures as Markdown."""
     lines = [
         "| model and sentences | search | precision | engine | p50 ms | p95 ms | tokens/s | "
         "times CTranslate2: alone | in batches | memory | share of rate | opened MB | peak MB | "
@@ -201,14 +201,14 @@ def parse_arguments():
     parser.add_argument("--sizes", nargs="+", choices=common.SHAPES, default=list(common.SHAPES))
     parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=list(SEARCHES))
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--sentences", type=int, help="of the tiny model; a tenth for base")
+    parser.add_argument("--sentences", type=int, help="for the tiny model; a tenth for base")
     parser.add_argument("--single", type=int, help="sentences that are translated alone")
     parser.add_argument("--artefacts", type=Path, help="keep the exported models here, for reuse")
     parser.add_argument(
         "--clock",
         choices=("wall", "cpu"),
         default="wall",
-        help="cpu: processor time, for a look on a busy machine with --threads 1",
+        help="cpu: processor time, for a busy machine, with --threads 1",
     )
     args = parser.parse_args()
     if args.model:
@@ -220,7 +220,7 @@ def parse_arguments():
 
 
 def run_cases(args, folder):
-    """Rows of all cases: the tiny model, then the base one on short and on long sentences."""
+    """Runs all cases: the tiny model, then the base model on short and on long sentences."""
     import keras
 
     import keras_transformer as kt

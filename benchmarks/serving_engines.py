@@ -1,9 +1,9 @@
-"""The engines of `serving.py`, each in a process of its own, as a server would run it.
+"""The engines of `serving.py`, each in a separate process, as in a server.
 
     python benchmarks/serving_engines.py CONFIG_AS_JSON
 
-Frameworks that an engine does not need are not imported, even where they are installed. A process
-reads jobs from its input and answers on its output, one JSON object a line:
+A process imports no framework that its engine does not need. It reads jobs from standard input and
+writes answers to standard output, one JSON object per line:
 
     {"batches": [[[5, 7, 3], ...], ...]}  ->  {"seconds": [...], "ids": [[[9, 3], ...], ...],
                                                "peak_mb": ..., "resident_mb": ...}
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 FRAMEWORKS = ("tensorflow", "keras", "torch", "jax", "onnx")
-# Most generated tokens, beyond the source's (section 6.1), where no length is forced.
+# Maximum of generated tokens beyond the source (section 6.1), if no length is forced.
 EXTRA_LENGTH = 50
 
 
@@ -39,7 +39,7 @@ class OnnxRuntime:
 
 
 class CTranslate2:
-    """CTranslate2, told to search by the same rules; its hypotheses are ranked by ours."""
+    """CTranslate2 with the same search rules; its hypotheses are ranked by ours."""
 
     def __init__(self, config):
         import ctranslate2
@@ -65,7 +65,7 @@ class CTranslate2:
 
     def __call__(self, rows):
         found = self.translator.translate_batch(
-            [[self.tokens[i] for i in row[:-1]] for row in rows],  # it adds the end token
+            [[self.tokens[i] for i in row[:-1]] for row in rows],  # CTranslate2 adds the end token
             max_decoding_length=self.length or max(map(len, rows)) + EXTRA_LENGTH,
             **self.options,
         )
@@ -107,19 +107,19 @@ ENGINES = {
 
 
 def memory():
-    """Peak and present resident memory in MB (2^20 bytes) of this process alone."""
+    """Returns peak and current resident memory of this process in MB (2^20 bytes)."""
     try:
         lines = Path("/proc/self/status").read_text("ascii").splitlines()
         fields = dict(line.split(":", 1) for line in lines)
         peak, resident = (int(fields[name].split()[0]) / 1024 for name in ("VmHWM", "VmRSS"))
-    except OSError:  # no Linux: the peak only, and macOS counts in bytes
+    except OSError:  # not Linux: only the peak; macOS counts bytes
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         peak, resident = peak / (2**20 if sys.platform == "darwin" else 1024), None
     return {"peak_mb": peak, "resident_mb": resident}
 
 
 def run(engine, job, clock):
-    """Seconds and results of each batch."""
+    """Returns seconds and results of each batch, and memory."""
     seconds, ids = [], []
     for rows in job["batches"]:
         start = clock()
@@ -130,7 +130,7 @@ def run(engine, job, clock):
 
 def main():
     config = json.loads(sys.argv[1])
-    # Whatever libraries print goes to the error output; answers only are printed here.
+    # Output of libraries goes to stderr; only answers go to stdout.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     sys.modules.update(dict.fromkeys(name for name in FRAMEWORKS if name != config["engine"]))

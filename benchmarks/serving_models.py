@@ -1,7 +1,7 @@
-"""What is served: models, their artefacts for every engine, and the sentences.
+"""Models to serve, their artefacts for every engine, and the sentences.
 
-With `--model` these are a trained translator and real text. Without, they are random weights and
-number words, which show the speed as well and have no BLEU.
+With `--model` these are a trained translator and real text. Without it, they are random weights and
+number words, which show the same speed, but no BLEU.
 """
 
 import importlib.util
@@ -15,12 +15,12 @@ import keras_transformer as kt
 LENGTH_PENALTY = 1.0
 SEARCHES = {"greedy": 1, "beam 4": 4}
 PRECISIONS = ("float32", "int8")
-# Our engines. Two files keep the caches in memory once; the loop of one file, three times.
+# Our engines. Two files keep one copy of the caches in memory; the loop of one file keeps three.
 LAYOUTS = {"ours": "loop", "two files": "steps"}
 
 
 def search_of(name, forced_length):
-    """The search of that name; with a forced length no hypothesis ends before it."""
+    """Returns the search of this name; with a forced length, no hypothesis ends earlier."""
     options = {"min_length": forced_length} if forced_length else {}
     if SEARCHES[name] == 1:
         return kt.GreedySearch(**options)
@@ -28,14 +28,14 @@ def search_of(name, forced_length):
 
 
 def prepare(folder, label, model, tokenizer, searches, forced_length):
-    """Writes a model for every engine, unless it is there already.
+    """Exports a model for every engine, unless the files exist.
 
     Args:
-        folder: where to.
-        label: str, begin of the folders' names.
-        model, tokenizer: what to write; the tokenizer may be `None`.
+        folder: parent folder.
+        label: str, prefix of the folders' names.
+        model, tokenizer: to export; the tokenizer may be `None`.
         searches: names from `SEARCHES`.
-        forced_length: int or `None`. PyTorch's search knows forced lengths only.
+        forced_length: int or `None`. PyTorch's search requires a forced length.
 
     Returns:
         {(engine, search, precision): folder}.
@@ -80,11 +80,11 @@ def prepare(folder, label, model, tokenizer, searches, forced_length):
 
 
 def subject(args):
-    """The tiny model, its tokenizer, {name: sentences} - short ones, long ones -, references."""
+    """Returns tiny model, tokenizer, {name: sentences} (short, then long) and references."""
     if args.model:
         model, tokenizer = common.load_trained(args)
         lines, references = common.test_2016(args.data, args.sentences)
-        news = [line.lower() for line in common.newstest(args.data)]  # as the tokenizer's text
+        news = [line.lower() for line in common.newstest(args.data)]  # as the tokenizer's data
         return model, tokenizer, {"test.2016": lines, "newstest2014, long": news}, references
     words = common.number_words(args.sentences)
     size = common.SHAPES["tiny"]["vocab_size"]

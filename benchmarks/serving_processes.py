@@ -1,6 +1,6 @@
 """Processes with one engine each, and the speed of this machine's matrix products.
 
-A process of its own makes an engine's peak memory and its time to start its own. All engines of a
+Separate processes show the peak memory and the start time of each engine. All engines of a
 comparison are alive at the same time, and one works at a time.
 """
 
@@ -12,16 +12,16 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# OpenMP's threads wait actively for up to 0.2 s after their work: not during another's turn.
+# OpenMP's threads spin for up to 0.2 s after their work, which would disturb the next engine.
 PAUSE = 0.3
 
 
 class Engine:
-    """A process with one engine in it: `serving_engines.py`.
+    """A process of `serving_engines.py` with one engine.
 
     Args:
         config: dict for the process: engine, folder, precision, search, threads, clock.
-        first_rows: batch of source ids to translate at once.
+        first_rows: batch of source ids to translate first.
 
     Attributes:
         opened_mb: peak memory after the model was opened, before the first translation.
@@ -42,7 +42,7 @@ class Engine:
         self.first = time.perf_counter() - start
 
     def __call__(self, batches):
-        """Seconds, results and memory of a job."""
+        """Returns seconds, results and memory of a job."""
         if batches:
             time.sleep(PAUSE)
         print(json.dumps({"batches": batches}), file=self.process.stdin, flush=True)
@@ -57,7 +57,7 @@ class Engine:
         self.process.stdout.close()
 
 
-# Seconds of the best of some products of large matrices, in a process of its own for its threads.
+# Prints the seconds of the fastest of eight products of large matrices.
 PRODUCT = """
 import time, numpy
 a, b = numpy.ones((2, 2048, 2048), "float32")
@@ -70,10 +70,10 @@ print(min(seconds() for _ in range(8)))
 
 
 def matrix_rate(threads):
-    """Floating-point operations a second of a large float32 product in NumPy.
+    """Measures floating-point operations per second of a large float32 product in NumPy.
 
-    NumPy's library of linear algebra reads the number of threads when it is loaded, which is why
-    the product runs in a process of its own. The best of eight counts: the others were disturbed.
+    NumPy's linear algebra library reads the number of threads when it is loaded, so the product
+    runs in a separate process. The fastest of eight counts, because it was disturbed least.
     """
     names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
     environment = os.environ | dict.fromkeys(names, str(threads))

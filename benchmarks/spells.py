@@ -1,10 +1,10 @@
-"""How evenly a machine runs: the same line again and again, by as many threads as cores.
+"""Measures how evenly a machine runs: one thread per core repeatedly translates a line.
 
     python benchmarks/spells.py FOLDER LINE
 
-On a virtual machine a neighbour may slow the cores for seconds, which neither load averages nor
-processor times show, and a service that is nearly busy falls behind in such a spell. Standard
-output gets JSON: the times of half a second each, beside the fastest: the median and the slowest.
+On a virtual machine, a neighbour may slow the cores for seconds. Load averages and processor times
+do not show this, and a busy service falls behind in such a spell. The script prints JSON: the
+median and the slowest of the mean times per half second, relative to the fastest.
 """
 
 import argparse
@@ -21,14 +21,14 @@ SPELL = 0.5  # seconds
 
 
 def times(folder, line, seconds):
-    """Mean seconds of a translation, by half seconds."""
+    """Returns the mean seconds of a translation in each half second."""
     translator = Translator(folder, threads=1, spinning=False)
     found, begun = collections.defaultdict(list), time.perf_counter()
     while (start := time.perf_counter() - begun) < seconds:
         translator.translate([line])
         found[start // SPELL].append(time.perf_counter() - begun - start)
     means = [statistics.fmean(some) for some in found.values()]
-    return means[2:]  # the first second is a start
+    return means[2:]  # without the first second
 
 
 def main():

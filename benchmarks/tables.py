@@ -1,9 +1,9 @@
 """Fills the tables of README and documentation from the figures under `results/`.
 
     python benchmarks/tables.py            # rewrites README.md and docs/benchmarks/
-    python benchmarks/tables.py --check    # status 1 if a page says something else than the figures
+    python benchmarks/tables.py --check    # status 1 if a page differs from the figures
 
-A table stands between `<!-- NAME -->` and `<!-- end NAME -->`; what stands there is replaced.
+The table NAME replaces the text between `<!-- NAME -->` and `<!-- end NAME -->`.
 """
 
 import argparse
@@ -36,7 +36,7 @@ PUBLISHED = {"test.2016": ("41.02", "41.96")}  # text only; with images (Revisit
 
 
 def provenance(report):
-    """When, where and with what a report was made, in one line."""
+    """Returns date, machine and versions of a report in one line."""
     machine = report["machine"]
     processor = machine["processor"] or "CPU"
     versions = ", ".join(
@@ -53,13 +53,13 @@ def read(name):
 
 
 def measured(name, table):
-    """A table of what was measured here, under a line that says where its figures come from."""
+    """Returns the table of a report, below its provenance."""
     report = read(name)
     return f"{provenance(report)}\n\n{table(report)}"
 
 
 def measured_by_machine(name, part, table):
-    """As `measured`, of a part of a report that names its figures by the processor."""
+    """Does the same as `measured` for a part of a report with figures by processor."""
     found = read(name)[part]
     return "\n\n".join([*map(provenance, found.values()), table(found)])
 
@@ -120,7 +120,7 @@ def training_table(report):
 
 
 def headline():
-    """The README's three figures, each with a link to its page."""
+    """Returns the README's three figures, each with a link to its page."""
     bleu = read("multi30k_tiny_seed1")["scores"]["test.2016"]["bleu"]
     published, _ = PUBLISHED["test.2016"]
     report = read("export")
@@ -211,7 +211,7 @@ TABLES = {
 
 
 def filled(text):
-    """A page's text with every table that it has a place for."""
+    """Returns a page's text with its tables filled in."""
     for name, make in TABLES.items():
         begin, end = f"<!-- {name} -->", f"<!-- end {name} -->"
         block = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
@@ -223,14 +223,14 @@ def filled(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing")
+    parser.add_argument("--check", action="store_true", help="compare, change nothing")
     args = parser.parse_args()
     for page in PAGES:
         text = page.read_text("utf-8")
         new = filled(text)
         if args.check and new != text:
             name = page.relative_to(ROOT)
-            sys.exit(f"{name} is not what the figures say: run python benchmarks/tables.py")
+            sys.exit(f"{name} differs from the figures: run python benchmarks/tables.py")
         if new != text:
             with whole_file(page) as aside:
                 aside.write_text(new, "utf-8")

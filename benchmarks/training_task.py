@@ -1,7 +1,7 @@
-"""What all engines train by: the batches, and the settings that every engine must share.
+"""Batches and settings that all training engines share.
 
-Rows are full, so that no engine saves work on padding. Ids are random: no product's time depends on
-them.
+Rows are full, so that no engine saves work on padding. Ids are random, because no product's time
+depends on them.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ RATE = 1e-4
 
 
 def random_batch(task, steps):
-    """Source ids, target ids and labels of all steps of a round, each (steps * B, T)."""
+    """Draws source ids, target ids and labels of all steps of a round, each (steps * B, T)."""
     generator = np.random.default_rng(task["seed"])
     shape = (3, steps * task["batch"], task["length"])
     return generator.integers(4, task["vocabulary"], shape).astype("int32")

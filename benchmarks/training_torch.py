@@ -1,4 +1,4 @@
-"""`torch.nn.Transformer` as an engine: the same sizes, loss, optimiser and places of dropout.
+"""`torch.nn.Transformer` as an engine: the same sizes, loss, optimizer and dropout positions.
 
 Shapes: T target length, D d_model.
 """
@@ -11,7 +11,7 @@ from training_task import DROPOUT, RATE, SMOOTHING, random_batch
 
 
 def engine(task):
-    """The number of parameters, and a function that trains for a round."""
+    """Returns the number of parameters, and a function that trains for a round."""
     torch.manual_seed(task["seed"])
     torch.set_num_threads(task["threads"])
     device = "cuda" if task["device"] == "gpu" else "cpu"
@@ -44,7 +44,7 @@ def engine(task):
 
 
 def torch_model(vocabulary, length, num_layers, d_model, num_heads, d_ff):
-    """`torch.nn.Transformer` between tied embeddings, with the paper's places of dropout."""
+    """Builds `torch.nn.Transformer` with tied embeddings and the paper's dropout positions."""
 
     class Translator(nn.Module):
         def __init__(self):
@@ -53,7 +53,7 @@ def torch_model(vocabulary, length, num_layers, d_model, num_heads, d_ff):
             nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
             options = dict(dim_feedforward=d_ff, dropout=DROPOUT, batch_first=True)
             self.blocks = nn.Transformer(d_model, num_heads, num_layers, num_layers, **options)
-            # A post-norm stack ends with a norm already. Dropout is on sublayers' outputs alone.
+            # A post-norm stack already ends with a norm. Only sublayers' outputs have dropout.
             self.blocks.encoder.norm = self.blocks.decoder.norm = None
             for layer in [*self.blocks.encoder.layers, *self.blocks.decoder.layers]:
                 layer.dropout = nn.Identity()
@@ -67,7 +67,7 @@ def torch_model(vocabulary, length, num_layers, d_model, num_heads, d_ff):
             table = torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)  # (T, D)
             self.register_buffer("positions", table)
             future = torch.ones(length, length, dtype=torch.bool).triu(1)
-            self.register_buffer("future", future)  # True = may not attend
+            self.register_buffer("future", future)  # True: masked out
 
         def embed(self, ids):
             return self.dropout(self.embedding(ids) * d_model**0.5 + self.positions)
@@ -88,7 +88,7 @@ def torch_model(vocabulary, length, num_layers, d_model, num_heads, d_ff):
 
 
 def product(size, task):
-    """A function that multiplies a square matrix with itself so many times, one after the other."""
+    """Returns a function that multiplies a square matrix with itself `count` times in sequence."""
     device = "cuda" if task["device"] == "gpu" else "cpu"
     matrix = torch.randn(size, size, device=device) / size**0.5  # products keep their size
     if task["precision"] in ("bfloat16", "float16"):

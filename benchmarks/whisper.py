@@ -1,7 +1,7 @@
 """Whisper as one ONNX file beside faster-whisper, same weights: texts, times, speed and memory.
 
-The model is a CTranslate2 folder, such as OpenAI's multilingual base model. Its exports are written
-into the folder of `--work` first:
+The model is a CTranslate2 folder, such as OpenAI's multilingual base model. First write its exports
+into the folder `--work`:
 
     python -m keras_transformer.importers ctranslate2 MODEL WORK/float32-1 --export onnx
     python -m keras_transformer.importers ctranslate2 MODEL WORK/float32-5 --export onnx \\
@@ -16,13 +16,13 @@ into the folder of `--work` first:
 
 - texts: the test digits of FSDD (8 kHz, one word each) and sentences that espeak-ng speaks in ten
   languages, with the language given, in float32 without fallback to other temperatures. With beam
-  width 5 words get times, too. Each text is kept in WORK, so that a run that was stopped goes on;
-  `--seconds` stops it. The order is random, so a part is a sample.
+  width 5, words get times, too. WORK keeps each text, so that a stopped run can continue;
+  `--seconds` limits a run. The order is random, so a part is a sample.
 - speed: the recordings of `--sounds` (*.wav), language detected, without fallback, one after the
-  other; engines take turns, each in a process of its own. Medians of `--rounds`.
+  other. Engines take turns in separate processes. Figures are medians of `--rounds`.
 - long: these recordings joined to two and to thirty minutes, int8, greedy.
-- encoder: the time of a window's encoder and first token, and the share of float32's matrix rate
-  (a product of two large matrices in NumPy) that this is.
+- encoder: the time of a window's encoder and first token, and its share of float32's matrix rate (a
+  product of two large matrices in NumPy).
 """
 
 import argparse
@@ -46,7 +46,7 @@ PACKAGES = ("onnxruntime", "ctranslate2", "faster-whisper", "av", "numpy")
 
 
 def sound_items(args):
-    """The sounds with references: dicts of set, language, reference and path of a WAV file."""
+    """Writes the sounds as WAV files; returns dicts of set, language, reference and path."""
     folder, found = args.work / "sounds", []
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(args.data / "speech" / "fsdd-recordings.tar") as archive:
@@ -70,7 +70,7 @@ def sound_items(args):
 
 
 def texts(args):
-    """Runs both engines on all sounds, as far as time allows, and compares."""
+    """Runs both engines on all sounds, within the time limit, and compares."""
     path, done = args.work / "texts.jsonl", {}
     if path.exists():
         for line in path.read_text("utf-8").splitlines():
@@ -110,7 +110,7 @@ def texts(args):
 
 
 def compared(part, width, items, done):
-    """One row of the report: equal texts and times, differences, error rates."""
+    """Makes one row of the report: equal texts and times, differences, error rates."""
     keys = [[(item["path"], name, width) for name in ENGINES] for item in items]
     pairs = [
         (item, *(done[key]["segments"] for key in both))
@@ -149,7 +149,7 @@ def _text(segments):
 
 
 def error_rate(pairs):
-    """The word error rate of pairs of an item and its segments, after normalisation."""
+    """Returns the word error rate of pairs (item, segments), after normalization."""
     sys.path.append(str(Path(__file__).parents[1] / "examples"))
     from support.scores.word_errors import word_error_rate
 
@@ -159,7 +159,7 @@ def error_rate(pairs):
 
 
 def normalised(text, language):
-    """Small letters without punctuation; numbers in digits become words."""
+    """Lowercases text, removes punctuation, and spells out numbers."""
     from num2words import num2words
 
     text = re.sub(r"\d+", lambda match: num2words(int(match[0]), lang=language), text)
@@ -175,10 +175,10 @@ def main():
     parser.add_argument("--sounds", type=Path, help="folder of recordings")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="of texts")
-    parser.add_argument("--engine", choices=ENGINES, help="of child")
-    parser.add_argument("--precision", choices=PRECISIONS, help="of child")
-    parser.add_argument("--width", type=int, choices=WIDTHS, help="of child")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="time limit of texts")
+    parser.add_argument("--engine", choices=ENGINES, help="for child")
+    parser.add_argument("--precision", choices=PRECISIONS, help="for child")
+    parser.add_argument("--width", type=int, choices=WIDTHS, help="for child")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     if args.part == "child":

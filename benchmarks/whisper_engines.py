@@ -1,4 +1,4 @@
-"""The engines of `whisper.py`: this package and faster-whisper, with the same results."""
+"""The engines of `whisper.py`, this package and faster-whisper, with results in one form."""
 
 PRECISIONS, WIDTHS = ("float32", "int8"), (1, 5)
 ENGINES = ("keras_transformer", "faster-whisper")
@@ -6,7 +6,7 @@ PLAIN = {"temperature": (0.0,)}  # no fallback: its samples are random
 
 
 def open_engine(name, args, precision, width):
-    """A function of a path and options that gives segments as dicts."""
+    """Returns a function from a path and options to segments (dicts) and language."""
     if name == "faster-whisper":
         import faster_whisper
 

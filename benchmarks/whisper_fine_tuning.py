@@ -1,17 +1,17 @@
-"""Fine-tunes Whisper on spoken digits: word error rate before and after, by ONNX Runtime.
+"""Fine-tunes Whisper on spoken digits: word error rate before and after, in ONNX Runtime.
 
 The data is FSDD (six speakers, 8 kHz). Recordings 0 to 4 of each digit and speaker are the official
-test split, 5 to 9 are held out to choose by, and the next ones are for training. The model is a
+test split, 5 to 9 are the held-out split, and the next ones are for training. The model is a
 CTranslate2 folder, such as OpenAI's multilingual base model.
 
     python benchmarks/whisper_fine_tuning.py train --model MODEL --data DATA --export WORK/tuned
     python benchmarks/whisper_fine_tuning.py score --model MODEL --data DATA --export WORK/tuned \\
         --name tuned --split test --output benchmarks/results/whisper_fine_tuning.json
 
-`train` writes an export for windows of `--seconds`. With `--epochs 0` it is the model as published.
+`train` writes an export for windows of `--seconds`. `--epochs 0` exports the published model.
 `score` transcribes a split with `Transcriber`, language given, without fallback to other
-temperatures, and adds a row to the report. Numbers in digits count as words, punctuation and
-capital letters do not count.
+temperatures, and adds a row to the report. Numbers in digits count as words. Punctuation and case
+are ignored.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from pathlib import Path
 import common
 
 PACKAGES = ("tensorflow", "keras", "onnxruntime", "av", "numpy")
-FIRST_TRAINING = 10  # number of a recording; test and held-out split come before
+FIRST_TRAINING = 10  # number of the first training recording
 
 
 def recordings(args, split):
-    """Paths of the recordings of a split, and their words."""
+    """Extracts the recordings of a split; returns paths and words."""
     from whisper import WORDS
 
     last = FIRST_TRAINING + args.per_digit
@@ -96,7 +96,7 @@ def train(args):
 
 
 def score(args):
-    """The word error rate of an export on a split."""
+    """Scores an export on a split; returns a row of the report."""
     from whisper import error_rate
 
     from keras_transformer.export.runtime import Transcriber
@@ -129,13 +129,13 @@ def main():
     parser.add_argument("--export", type=Path, required=True, help="folder of the export")
     parser.add_argument("--kind", choices=("all", "decoder", "lora"), default="all")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--per-digit", type=int, default=5, help="of each speaker; at most 40")
+    parser.add_argument("--per-digit", type=int, default=5, help="per speaker; at most 40")
     parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--rate", type=float, default=1e-5, help="of Adam")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a window")
+    parser.add_argument("--rate", type=float, default=1e-5, help="learning rate of Adam")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of a window")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--split", choices=("valid", "test"), default="valid")
-    parser.add_argument("--name", help="of the row of score")
+    parser.add_argument("--name", help="row name, for score")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()

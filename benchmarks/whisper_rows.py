@@ -1,11 +1,11 @@
-"""Tables of what `whisper.py` and `whisper_fine_tuning.py` measured."""
+"""Tables of `whisper.py` and `whisper_fine_tuning.py`."""
 
 import workers
 from whisper_engines import ENGINES
 
 
 def speed(report):
-    """A row for each precision and beam width: both engines, and their ratios."""
+    """Makes a row for each precision and beam width: both engines, and their ratios."""
     found = {
         (row["precision"], row["beam width"], row["engine"]): row for row in report["speed"]["rows"]
     }
@@ -27,7 +27,7 @@ def speed(report):
 
 
 def texts(report):
-    """A row for each set and beam width: equal texts, error rates, differences of times."""
+    """Makes a row for each set and beam width: equal texts, error rates, differences of times."""
     rows = []
     for row in report["texts"]:
         ours, theirs = row["word error rate"]
@@ -40,13 +40,13 @@ def texts(report):
 
 
 def long(report):
-    """A row for each length of a recording."""
+    """Makes a row for each length of a recording."""
     rows = [[row["minutes"], row["times real time"], row["peak MB"]] for row in report["long"]]
     return workers.table(["minutes", "times real time", "peak MB"], rows)
 
 
 def encoder(report):
-    """A row for each precision: time of a window, and the share of the matrix rate."""
+    """Makes a row for each precision: time of a window, and the share of the matrix rate."""
     rows = [
         [row["precision"], round(1000 * row["seconds"]), f"{row['share of rate']:.0%}"]
         for row in report["encoder"]["rows"]
@@ -55,7 +55,7 @@ def encoder(report):
 
 
 def fine_tuning(report):
-    """A row for each model and split."""
+    """Makes a row for each model and split."""
     rows = [
         [
             name,

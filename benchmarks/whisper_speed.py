@@ -1,4 +1,4 @@
-"""Speed and memory of Whisper in both engines, each in a process of its own; see `whisper.py`."""
+"""Speed and memory of Whisper in both engines, each in a separate process; see `whisper.py`."""
 
 import collections
 import json
@@ -17,8 +17,8 @@ from whisper_engines import ENGINES, PLAIN, PRECISIONS, WIDTHS, open_engine
 from keras_transformer.special_ids import BEGIN_ID
 
 SCRIPT = Path(__file__).with_name("whisper.py")
-# Of the base model for a window: two convolutions, and six blocks of four projections, attention
-# and a network of 2048; then keys and values of six decoder blocks.
+# A window in the base model: two convolutions, six blocks of four projections, attention and a
+# network of 2048, then keys and values of six decoder blocks.
 _FRAMES, _WIDTH, _NETWORK, _BLOCKS = 1500, 512, 2048, 6
 ENCODER_FLOPS = (
     2
@@ -33,7 +33,7 @@ ENCODER_FLOPS = (
 
 
 def child(args):
-    """Transcribes the files that arrive on standard input, a list a line; prints the times."""
+    """Transcribes lists of files from standard input, one per line; prints the times."""
     import resource
 
     run = open_engine(args.engine, args, args.precision, args.width)
@@ -50,7 +50,7 @@ def child(args):
 
 
 class Child:
-    """An engine in a process of its own."""
+    """An engine in a separate process."""
 
     def __init__(self, args, engine, precision, width):
         command = [sys.executable, SCRIPT, "child", "--engine", engine]
@@ -69,7 +69,7 @@ class Child:
         assert self._process.stdout.readline() == "ready\n"
 
     def run(self, paths):
-        """Times and memory for these files."""
+        """Returns times and memory for these files."""
         self._process.stdin.write(json.dumps([str(path) for path in paths]) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
@@ -81,7 +81,7 @@ class Child:
 
 
 def speed(args):
-    """Real-time factor and memory of both engines, in turn."""
+    """Measures real-time factor and memory of both engines, in turn."""
     paths, rows = sorted(args.sounds.glob("*.wav")), []
     length = sum(map(seconds_of, paths))
     for precision in PRECISIONS:
@@ -111,7 +111,7 @@ def speed(args):
 
 
 def encoder(args):
-    """The share of the matrix rate that a window's encoder and first token reach, greedy."""
+    """Measures a window's encoder and first token, greedy, as a share of the matrix rate."""
     from keras_transformer.export.runtime import Transcriber
 
     rate, rows = matrix_rate(args.threads), []
@@ -139,7 +139,7 @@ def seconds_of(path):
 
 
 def long(args):
-    """Memory and time for recordings joined to two and to thirty minutes."""
+    """Measures memory and time for recordings joined to two and to thirty minutes."""
     rows = []
     for minutes in (2, 30):
         path = joined(args, minutes)
@@ -158,7 +158,7 @@ def long(args):
 
 
 def joined(args, minutes):
-    """The recordings, again and again, at 16 kHz."""
+    """Writes the recordings, repeated to the length, at 16 kHz."""
     from keras_transformer.export.runtime.sound import read_blocks
 
     sounds = [np.concatenate(list(read_blocks(path))) for path in sorted(args.sounds.glob("*.wav"))]

@@ -1,10 +1,9 @@
-"""Engines in processes of their own, which take turns at being timed.
+"""Engines in separate processes, which are timed in turn.
 
-An engine gets a process for three reasons: its peak memory is then its own, two frameworks need not
-live together, and what it sets for itself (threads, the precision of products) ends with it. A
-process of the parent's script is started with `--worker JSON`; it sets the engine up, and then
-answers each line of JSON that it reads with one line of JSON. While one engine answers, the others
-wait.
+Separate processes show the peak memory of each engine, keep frameworks apart, and end settings such
+as threads or the precision of products. The parent starts a script with `--worker JSON`. The script
+sets up the engine, then answers each line of JSON with one line of JSON. While one engine answers,
+the others wait.
 """
 
 import contextlib
@@ -28,23 +27,23 @@ class WorkerError(RuntimeError):
 
 
 class Missing(Exception):
-    """Something that is not on this machine, so that a part is left out: said, but no failure."""
+    """A requirement is not on this machine. The part is skipped, which is not a failure."""
 
 
 class Worker:
-    """One engine in a process of its own.
+    """One engine in a separate process.
 
     Args:
         script: path of the script that calls `answer` for its argument `--worker`.
-        task: dict for it, JSON.
-        environment: variables that the process gets beside this one's.
+        task: dict for it, sent as JSON.
+        environment: additional variables of the process.
 
     Attributes:
-        facts: dict, what the engine said of itself when it was set up.
+        facts: dict that the engine returned when it was set up.
 
     Raises:
-        Missing: the engine needs what is not installed here.
-        WorkerError: it failed; the end of what it wrote to stderr is in the message.
+        Missing: a requirement of the engine is not installed here.
+        WorkerError: the engine failed; the message has the end of its stderr.
     """
 
     def __init__(self, script, task, environment=None):
@@ -65,11 +64,11 @@ class Worker:
             raise
 
     def ask(self, **request):
-        """One round: a dict of what the engine measured."""
+        """Runs one round; returns a dict of the engine's figures."""
         try:
             print(json.dumps(request), file=self._process.stdin, flush=True)
         except BrokenPipeError:
-            pass  # it ended; `_read` says how
+            pass  # the process ended; `_read` reports how
         return self._read()
 
     def _read(self):
@@ -102,14 +101,14 @@ class Worker:
 
 
 def answer(set_up, task):
-    """The process's side of a `Worker`.
+    """Runs the process's side of a `Worker`.
 
     Args:
-        set_up: function of the task; returns a dict of facts and a function that is called with
+        set_up: function from the task to a dict of facts and a function. The latter is called with
             each request's values, and returns a dict.
         task: str, JSON.
     """
-    # What frameworks print must not mix with the answers.
+    # Output of frameworks must not mix with the answers.
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -127,15 +126,15 @@ def answer(set_up, task):
             reply({"missing": str(error)})
         else:
             reply({"error": f"{type(error).__name__}: {error}"[:1000]})
-            raise  # on stderr, too, and with the trace
+            raise  # prints the traceback to stderr
 
 
 def in_turn(workers, rounds, warm_up=1, **request):
-    """Asks each engine once in each round: a dict from name to the list of its answers."""
+    """Asks each engine once in each round; returns a dict from name to answers."""
     answers = {name: [] for name in workers}
     for number in range(warm_up + rounds):
         for name, worker in workers.items():
-            # Threads of who had the turn before may still wait actively.
+            # Threads of the previous engine may still spin.
             time.sleep(PAUSE if len(workers) > 1 else 0)
             measured = worker.ask(**request)
             if number >= warm_up:
@@ -144,14 +143,14 @@ def in_turn(workers, rounds, warm_up=1, **request):
 
 
 def environment(device, threads, backend=None, packages=None):
-    """Variables for a process that computes on "gpu" or "cpu", with so many threads.
+    """Returns environment variables for a process on "gpu" or "cpu" with `threads` threads.
 
     Args:
-        packages: folder of unpacked wheels that the process finds before anything else.
+        packages: folder of unpacked wheels that the process imports first.
     """
     found = {
         "TF_CPP_MIN_LOG_LEVEL": "2",
-        # Engines wait for each other with their weights in memory: none may take all of it.
+        # Waiting engines keep their weights in memory, so none may take all of it.
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
@@ -173,13 +172,13 @@ def use_checkout():
         sys.path.insert(0, str(ROOT))
         import keras_transformer
 
-        keras_transformer.__path__.append(str(ROOT))  # where `export` lies
+        keras_transformer.__path__.append(str(ROOT))  # contains `export`
 
 
 def peak_memory():
-    """Most bytes of memory that this process ever held."""
+    """Returns the peak memory of this process in bytes."""
     with contextlib.suppress(OSError):
-        # Linux. What `resource` says there may be the parent's peak.
+        # Linux, where `resource` may return the parent's peak.
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
@@ -189,11 +188,11 @@ def peak_memory():
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-# What follows depends on the framework, for which `engine` stands: one of `BACKENDS`.
+# The functions below depend on the framework: `engine` is one of `BACKENDS`.
 
 
 def set_precision(engine, precision):
-    """Exact or TF32 products of float32 numbers; lower precisions are chosen by dtype alone."""
+    """Sets exact or TF32 products of float32 numbers; the dtype alone sets lower precisions."""
     allowed = precision != "float32"
     if engine == "tensorflow":
         import tensorflow as tf
@@ -211,13 +210,13 @@ def set_precision(engine, precision):
 
 
 def dtype_policy(precision):
-    """Keras' name of it."""
+    """Returns the name of Keras' dtype policy."""
     low = precision in ("bfloat16", "float16")
     return f"mixed_{precision}" if low else "float32"
 
 
 def gpus(engine):
-    """Names of the GPUs that a framework can use."""
+    """Returns the names of the GPUs that a framework can use."""
     if engine == "tensorflow":
         import tensorflow as tf
 
@@ -234,7 +233,7 @@ def gpus(engine):
 
 
 def on_gpu(tensor):
-    """Whether a tensor of any framework lies on a GPU."""
+    """Returns whether a tensor of any framework is on a GPU."""
     if hasattr(tensor, "is_cuda"):
         return tensor.is_cuda
     device = tensor.device  # TensorFlow: a string; JAX: an object
@@ -242,7 +241,7 @@ def on_gpu(tensor):
 
 
 def gpu_memory(engine):
-    """Most bytes that the framework held on the first GPU."""
+    """Returns the peak memory of the framework on the first GPU in bytes."""
     if engine == "tensorflow":
         import tensorflow as tf
 
@@ -257,7 +256,7 @@ def gpu_memory(engine):
 
 
 def table(heads, rows):
-    """A Markdown table; numbers with three digits that count."""
+    """Returns a Markdown table; floats have three significant digits."""
 
     def text(cell):
         if isinstance(cell, float):
