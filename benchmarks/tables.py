@@ -198,6 +198,7 @@ TABLES = {
     "serving-random": lambda: measured(
         "serving_random", lambda report: serving.table(report["rows"])
     ),
+    "quantization": lambda: measured("quantization", firefox_rows.quantized),
     "student": lambda: measured("student", firefox_rows.student),
     "terms": lambda: measured("terms", terms_table),
     "training": lambda: measured("training", training_table),

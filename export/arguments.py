@@ -197,7 +197,7 @@ def _check_shortlist(
 
 def check_options(options: Sequence[str], search: ExportableSearch | None) -> None:
     """Raises `ValueError` for an option that the search does not have."""
-    known = [] if search is None else list(search.call_inputs)
+    known = [] if search is None else list(search.call_defaults)
     if isinstance(options, str) or not set(options) <= set(known):
         has = f"{type(search).__name__} has {known}" if search else "there is no search"
         raise ValueError(f"options must be a list of a search's options, got {options!r}; {has}.")

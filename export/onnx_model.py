@@ -168,7 +168,7 @@ def export_onnx(
         for name, source in _graph_sources(task, layout, precision):
             graph, found = _make_graph(source, precision, fuse, keep_float, progress)
             with progress("writing"):
-                _write(graph, folder / name, task.options)
+                _write(graph, folder / name, task.option_defaults)
             files.append(folder / name)
             graphs.append(graph)
             reached.add(found)
@@ -203,7 +203,7 @@ def export_onnx(
                     "versions": _versions(),
                     "proof": proof,
                     **task.manifest_fields(cases),
-                    **({"options": _options(graphs[0].graph, task)} if task.options else {}),
+                    **_option_fields(graphs[0].graph, task),
                     **({} if layout == "loop" else {"layout": layout}),
                     "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
                 }
@@ -309,10 +309,12 @@ def required_inputs(graph: ir.Graph) -> list[ir.Value]:
     return [value for value in graph.inputs if value.name not in graph.initializers]
 
 
-def _options(graph: ir.Graph, task: Task) -> list[dict[str, Any]]:
-    """Returns the inputs with a default, as manifest entries."""
+def _option_fields(graph: ir.Graph, task: Task) -> dict[str, Any]:
+    """Returns the field `options` of the manifest, which lists the inputs with a default."""
     values = _values(value for value in graph.inputs if value.name in graph.initializers)
-    return [{**value, "default": task.options[value["name"]].tolist()} for value in values]
+    defaults = task.option_defaults
+    entries = [{**value, "default": defaults[value["name"]].tolist()} for value in values]
+    return {"options": entries} if entries else {}
 
 
 def _write(model: ir.Model, path: pathlib.Path, defaults: Mapping[str, Array]) -> None:

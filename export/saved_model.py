@@ -125,14 +125,14 @@ def export_saved_model(
         with progress("tracing"):
             functions = {}
             for name, task in tasks.items():
-                functions |= _signatures(name, task.function, task.specs, task.options)
+                functions |= _signatures(name, task.function, task.specs, task.option_defaults)
             if search is not None:
                 name = signature.SEARCH + signature.WITH_OPTIONS
                 tasks[name], first = task, cases[signature.SEARCH][0]
-                cases[name] = [{**first, **task.options}]
+                cases[name] = [{**first, **task.option_defaults}]
             if search is not None and tokenizer is not None:
                 function, specs = _text_function(task, tokenizer, target_tokenizer)
-                functions |= _signatures(task.name, function, specs, task.options)
+                functions |= _signatures(task.name, function, specs, task.option_defaults)
                 cases[task.name] = _text_cases(task, tokenizer, cases[signature.SEARCH])
         with progress("writing"), warnings.catch_warnings():
             # TensorFlow's saving code uses deprecated NumPy calls.

@@ -60,7 +60,7 @@ class ForwardTask:
         longest: greatest length that the model reads, or `None`.
         vocab_size: `{"source", "target"}`, both `None` for a model without a vocabulary.
         search_config: `None`, because there is no search.
-        options: empty, because only a search has options.
+        option_defaults: empty, because only a search has options.
         row_scales: `False`, as in `quantize.reduce_precision`.
 
     Raises:
@@ -69,7 +69,7 @@ class ForwardTask:
 
     search_config = None
     row_scales = False
-    options: ClassVar[dict[str, Array]] = {}
+    option_defaults: ClassVar[dict[str, Array]] = {}
 
     def __init__(
         self, model: keras.Model, head: Head | None = None, passed: keras.Model | None = None

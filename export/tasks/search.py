@@ -54,14 +54,14 @@ def _described(constraint: Constraint) -> dict[str, Any]:
     return {"class_name": type(constraint).__name__}
 
 
-def _options(
+def _option_defaults(
     search: ExportableSearch, max_length: int | None, asked: Sequence[str]
 ) -> dict[str, Array]:
     """Returns the inputs that a caller may leave out, and their defaults.
 
     These are the options that cost no time in a step of this search, and the `asked` ones.
     """
-    inputs = search.call_inputs
+    inputs = search.call_defaults
     chosen = {"max_length", "length_penalty", "temperature", *asked}
     for constraint in search.constraints:
         chosen.update(constraint.inputs)
@@ -131,8 +131,8 @@ class SearchTask:
         row_scales: as in `quantize.reduce_precision`. Some frames of Whisper's sound have vectors
             many times larger than others.
         sources: the `tf.TensorSpec` of each source input, by name.
-        options: dict from the names of inputs that a caller may leave out to their defaults.
-        specs: `sources`, the seed, and `options`.
+        option_defaults: dict from the names of optional inputs to their defaults.
+        specs: `sources`, the seed, and `option_defaults`.
         outputs: names of the outputs.
         longest: greatest length of a source, or `None`.
         vocab_size: `{"source", "target"}`.
@@ -174,8 +174,8 @@ class SearchTask:
         self.specs: dict[str, tf.TensorSpec] = dict(self.sources)
         if self.random:
             self.specs[signature.SEED] = tf.TensorSpec([], "int32", signature.SEED)
-        self.options: dict[str, Array] = _options(search, max_length, options)
-        for name, default in self.options.items():
+        self.option_defaults: dict[str, Array] = _option_defaults(search, max_length, options)
+        for name, default in self.option_defaults.items():
             self.specs[name] = tf.TensorSpec([None] * default.ndim, default.dtype, name)
         speech = self.row_scales = isinstance(search, SpeechSearch)
         words = speech and bool(search.word_heads)
@@ -203,7 +203,7 @@ class SearchTask:
 
     def axes(self, name: str, rank: int) -> tuple[str, ...]:
         """Returns the names of an input's or output's axes."""
-        if name in self.options:  # the first axis is the batch or 1
+        if name in self.option_defaults:  # the first axis is the batch or 1
             return (f"{name}_rows", *(f"{name}_axis_{i}" for i in range(1, rank)))[:rank]
         axes = signature.axes_of(name, rank)
         if name == signature.ALIGNMENTS and self.model.source_inputs is not None:

@@ -102,7 +102,7 @@ class StepwiseSearch:
     def _first(self, **inputs: Tensor) -> dict[str, Tensor]:
         """Returns all tensors that a step reads, by name, and sets `_state` for `step`."""
         task, search = self.task, self.search
-        inputs = read_inputs(self.model, *task.split(inputs), search.call_inputs)
+        inputs = read_inputs(self.model, *task.split(inputs), search.call_defaults)
         memory, loop_inputs, hypotheses = search.begin(self.model, inputs)
         batch_size = tf.shape(loop_inputs.limit)[0]
         prompt_length = loop_inputs.given.prompt_length if loop_inputs.given else 1

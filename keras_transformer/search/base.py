@@ -132,7 +132,7 @@ class Search(loop.StepSearch):
         """
         options = {"max_length": max_length, **options}
         self._check_call(options)
-        return self._search(model, read_inputs(model, source_ids, options, self.call_inputs))
+        return self._search(model, read_inputs(model, source_ids, options, self.call_defaults))
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
@@ -158,7 +158,7 @@ class Search(loop.StepSearch):
         return self.width
 
     @property
-    def call_inputs(self) -> dict[str, Array]:
+    def call_defaults(self) -> dict[str, Array]:
         """The options of a call: dict from name to an array of its dtype and rank.
 
         The array holds the default, if there is one. The default of `max_length`, -1, stands for

@@ -56,7 +56,7 @@ def missing_methods(thing: Any, contract: type) -> str:
 
 
 def read_inputs(
-    model: SearchModel, source: Any, options: Mapping[str, Any], known: Mapping[str, Array]
+    model: SearchModel, source: Any, options: Mapping[str, Any], defaults: Mapping[str, Array]
 ) -> dict[str, Any]:
     """Checks the arguments of a search and converts them to tensors.
 
@@ -64,7 +64,7 @@ def read_inputs(
         model: `SearchModel`.
         source: as passed to the search.
         options: dict from names to values, as passed to the search. `None` counts as not passed.
-        known: dict from the names of all options of the search to arrays of their dtype and rank.
+        defaults: the search's `call_defaults`.
 
     Returns:
         A dict with "source", itself a dict of tensors, and with a tensor for each option that was
@@ -86,12 +86,12 @@ def read_inputs(
             "functional model."
         )
     options = {name: value for name, value in options.items() if value is not None}
-    if unknown := sorted(set(options) - set(known)):
-        raise TypeError(f"This search has no {', '.join(unknown)}. It has {', '.join(known)}.")
+    if unknown := sorted(set(options) - set(defaults)):
+        raise TypeError(f"This search has no {', '.join(unknown)}. It has {', '.join(defaults)}.")
     source = _source_tensors(source, source_specs(model))
     if SOURCE_IDS in source:
         _check_positions(model, source[SOURCE_IDS].shape[1])
-    inputs = {name: option_tensor(name, value, known[name]) for name, value in options.items()}
+    inputs = {name: option_tensor(name, value, defaults[name]) for name, value in options.items()}
     first, *others = {**source, **inputs}.items()
     size = first[1].shape[0]
     for name, tensor in others:

@@ -24,8 +24,11 @@ COMMANDS = {
     "layers",
     "own_encoders",
     "pretrained",
+    "quantization",
     "search",
+    "service",
     "serving",
+    "student",
     "terms",
     "training",
 }

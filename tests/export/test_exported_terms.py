@@ -55,7 +55,7 @@ def test_saved_models_take_terms(tmp_path):
     inputs = {"source_ids": tf.constant(SOURCE), "terms": tf.constant(TERMS)}
     for name in set(search.structured_input_signature[1]) - set(inputs):
         inputs[name] = tf.constant(
-            {**SEARCH.call_inputs, "max_length": np.array([11], "int32")}[name]
+            {**SEARCH.call_defaults, "max_length": np.array([11], "int32")}[name]
         )
     expected = SEARCH(model, SOURCE, exports.MAX_LENGTH, terms=TERMS)
     found = search(**inputs)

@@ -196,7 +196,7 @@ class SearchJudge(Judge):
     def __init__(self, model, random, search, export_options):
         super().__init__(model, random)
         self.search, self.max_length = search, export_options["max_length"]
-        self.names = {*ALWAYS, *export_options["options"]} & {*search.call_inputs}
+        self.names = {*ALWAYS, *export_options["options"]} & {*search.call_defaults}
         self.names.update(*(rule.inputs for rule in search.constraints))
         self.names -= {name for name, off in OFF.items() if getattr(search, name, off) == off}
         self.seed = {"seed": 5} if "Sampling" in type(search).__name__ else {}
@@ -226,7 +226,7 @@ class SearchJudge(Judge):
         for name in sorted(self.names):
             if random.random() < 0.5:
                 continue
-            default = self.search.call_inputs[name]
+            default = self.search.call_defaults[name]
             if name in NUMBERS:
                 shape = (rows,) * default.ndim
                 array = random.uniform(*NUMBERS[name], shape)

@@ -152,7 +152,7 @@ def run(model, **inputs):
     made = ir.to_proto(model).SerializeToString()
     settings = session_options()
     opened = onnxruntime.InferenceSession(made, settings, providers=["CPUExecutionProvider"])
-    options = {**BEAM.call_inputs, "max_length": np.array([MAX_LENGTH], np.int32)}
+    options = {**BEAM.call_defaults, "max_length": np.array([MAX_LENGTH], np.int32)}
     missing = {value.name for value in opened.get_inputs()} & options.keys() - inputs.keys()
     return opened.run(None, inputs | {name: options[name] for name in missing})
 
