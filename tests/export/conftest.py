@@ -1,4 +1,4 @@
-"""What the tests of exports share: a small artefact; Node.js, with the package of `export/web`."""
+"""Fixtures of the export tests: a small artefact, and Node.js with the package `export/web`."""
 
 import pytest
 from helpers import artefacts, node
@@ -11,11 +11,11 @@ def tokenizer():
 
 @pytest.fixture(scope="session")
 def folder(tokenizer, tmp_path_factory):
-    """A translator, made by hand, that no test changes."""
+    """A hand-made translator. Tests must not change it."""
     return artefacts.write(tmp_path_factory.mktemp("artefact"), tokenizer)
 
 
 @pytest.fixture(scope="package")
 def node_folder(pytestconfig):
-    """A folder, kept in pytest's cache, with the package, what it needs, and the drivers."""
+    """A folder in pytest's cache with the package, its dependencies and the drivers."""
     return node.installed(pytestconfig.cache.mkdir("node"))

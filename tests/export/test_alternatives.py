@@ -45,21 +45,21 @@ def test_the_likeliest_next_tokens_are_completed_by_the_search(translator, prefi
     assert translator.alternatives(LINE, prefix, count=2) == found[:2]
 
 
-def test_a_word_is_whole_where_the_next_token_continues_the_prefix(translator):
+def test_a_word_is_whole_if_the_next_token_continues_the_prefix(translator):
     for each in translator.alternatives(LINE, "the do"):
         rest = each.text.removeprefix("the ").split(" ")[0]
         assert each.word in ("", rest) or each.text.split(" ")[2] == each.word
 
 
-def test_words_that_begin_with_a_token_for_the_space_alone_are_told_apart():
+def test_words_that_begin_with_the_same_space_token_are_distinguished():
     likely = {"two small dogs": 0.5, "two red dogs": 0.3, "two green dogs": 0.2}
     tokenizer = kt.Tokenizer.train(list(likely), 280, hard_vocab_limit=False)
     texts = {(*tokenizer.encode(text), 3): value for text, value in likely.items()}
     begins = {ids[len(tokenizer.encode("two"))] for ids in texts}
-    assert len(begins) == 1 and tokenizer.decode(list(begins)) == ""  # the space alone
+    assert len(begins) == 1 and tokenizer.decode(list(begins)) == ""  # only the space
 
     def search(prefixes, max_length=(), length_penalty=None):
-        """The likeliest beginnings or texts of each prefix, three of them."""
+        """Returns three likeliest texts, or their beginnings, for each prefix."""
         found, scores = (
             np.zeros((len(prefixes), 3, 40), np.int32),
             np.full((len(prefixes), 3), -np.inf),
@@ -84,7 +84,7 @@ def test_words_that_begin_with_a_token_for_the_space_alone_are_told_apart():
     assert find_alternatives(search, tokenizer, "two ", 1) == found[:1]
 
 
-def test_lines_without_text_have_none_and_wrong_arguments_are_refused(translator):
+def test_blank_lines_have_no_alternatives_and_wrong_arguments_are_refused(translator):
     assert translator.alternatives(" ") == []
     with pytest.raises(ValueError, match="from 1 to 3, the beam width, got 4"):
         translator.alternatives(LINE, count=4)

@@ -1,4 +1,4 @@
-"""The attention of a translator as an artefact: what the plots draw, by ONNX Runtime."""
+"""`export_attention`: ONNX Runtime computes the attention weights that the plots draw."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_it_is_what_the_plots_draw_with_padding_too(folder):
+def test_attention_equals_the_plotted_weights_with_padding_too(folder):
     source, target = [[7, 9, 11, 3], [23, 3]], [[2, 13], [2, 17, 19]]
     inputs = [
         {"source_ids": one, "target_ids": other} for one, other in zip(source, target, strict=True)
@@ -28,7 +28,7 @@ def test_it_is_what_the_plots_draw_with_padding_too(folder):
         np.testing.assert_allclose(weights, cross[-1].mean(0), atol=1e-5)
 
 
-def test_padding_of_the_source_is_not_attended_to(folder):
+def test_padding_of_the_source_is_masked_out(folder):
     source = np.array([[7, 9, 3, 0, 0]], np.int32)
     target = np.array([[2, 13]], np.int32)
     (weights,) = exports.session(folder).run(None, {"source_ids": source, "target_ids": target})
@@ -38,7 +38,7 @@ def test_padding_of_the_source_is_not_attended_to(folder):
 
 
 @pytest.mark.full
-def test_the_package_for_browsers_gives_it_too(folder, node_folder):
+def test_the_browser_package_computes_the_same_attention(folder, node_folder):
     request = {"translator": str(exports.artefact()), "attention": str(folder)}
     found = node.run(node_folder, "attention.js", {**request, "line": exports.LINES[0]})
     ids = [2, *found["ids"][:-1]]
@@ -48,7 +48,7 @@ def test_the_package_for_browsers_gives_it_too(folder, node_folder):
     assert "Write it with export_attention" in found["other"]
 
 
-def test_what_is_no_translator_is_refused(tmp_path):
+def test_wrong_models_and_blocks_are_refused(tmp_path):
     with pytest.raises(TypeError, match="got a CausalTransformer"):
         export.export_attention(exports.tiny("generate", num_layers=1), tmp_path / "a")
     with pytest.raises(TypeError, match="must be an integer"):

@@ -1,4 +1,4 @@
-"""Options of a call: Keras, one ONNX file, two files and a SavedModel give the same."""
+"""Options of a call: Keras, both ONNX layouts and the SavedModel return the same results."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def check(model, tokenizer, found, search, **options):
 
 
 @pytest.mark.full
-def test_every_option_gives_what_keras_gives(translator, tokenizer, model):
+def test_every_option_gives_the_results_of_keras(translator, tokenizer, model):
     words = ["the dog", "red"]
     prefixes = ["the dog", "", "red", ""]
     cases = [
@@ -86,12 +86,12 @@ def test_every_option_gives_what_keras_gives(translator, tokenizer, model):
         found = translator.n_best(LINES, **passed)
         check(model, tokenizer, found, SEARCH, **{**passed, **tensors})
         seen.append(found)
-    # Each option does something; texts of this model rarely end before their least length.
+    # These options change the results. Few texts of this model are shorter than `min_length`.
     assert all(found != seen[0] for found in [*seen[1:3], *seen[4:8]])
 
 
 @pytest.mark.full
-def test_a_narrow_beam_of_a_call_is_a_narrow_search(translator, tokenizer, model):
+def test_a_smaller_beam_width_gives_the_results_of_a_narrower_search(translator, tokenizer, model):
     search = kt.BeamSearch(1, 0.6, constraints=SEARCH.constraints)
     found = translator.n_best(LINES, beam_width=1)
     check(model, tokenizer, found, search)
@@ -111,7 +111,7 @@ def test_a_narrow_beam_of_a_call_is_a_narrow_search(translator, tokenizer, model
         ({"target_prefix": 5}, TypeError, "`target_prefix` must be a text, got 5"),
     ],
 )
-def test_options_that_do_not_fit_are_named(translator, options, error, words):
+def test_errors_name_the_wrong_option(translator, options, error, words):
     with pytest.raises(error, match=words):
         translator.translate(LINES, **options)
 
@@ -131,7 +131,7 @@ def test_the_command_line_takes_options(translator, monkeypatch, capfdbinary, tm
 
 
 @pytest.mark.full
-def test_samples_take_all_their_options(tmp_path, tokenizer):
+def test_sampling_takes_all_its_options(tmp_path, tokenizer):
     model = exports.tiny("generate", num_layers=1)
     options = dict(max_length=MAX_LENGTH, options=("top_k", "top_p"), verbose=False)
     export_onnx(model, tmp_path / "onnx", tokenizer, kt.Sampling(num_samples=2), **options)
@@ -155,7 +155,7 @@ def test_samples_take_all_their_options(tmp_path, tokenizer):
 
 @pytest.mark.full
 @pytest.mark.usefixtures("forked_proofs")
-def test_a_saved_model_has_a_second_signature(tmp_path, model):
+def test_a_saved_model_has_a_signature_with_options(tmp_path, model):
     search = kt.BeamSearch(2, 0.6)
     source_ids = exports.source()
     options = dict(max_length=MAX_LENGTH, options=["min_length"], verbose=False)
@@ -183,9 +183,9 @@ def test_a_saved_model_has_a_second_signature(tmp_path, model):
 
 
 @pytest.mark.full
-def test_options_that_cost_time_are_no_inputs_unless_asked_for():
+def test_slow_options_are_inputs_only_on_request():
     beam, greedy = exports.artefact(), exports.artefact(exports.GREEDY, layout="steps")
-    names = ["max_length", "length_penalty"], ["max_length", "min_length"]  # which this search has
+    names = ["max_length", "length_penalty"], ["max_length", "min_length"]  # options of each search
     for folder, expected in zip((beam, greedy), names, strict=True):
         manifest = read_artefact(folder).manifest
         assert [entry["name"] for entry in manifest["options"]] == expected

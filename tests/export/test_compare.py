@@ -1,4 +1,4 @@
-"""An artefact beside its Keras model: the same tokens are counted, in another process."""
+"""`compare_with_keras`: counts sentences with the same tokens, in another process."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def test_samples_of_a_language_model_are_compared_without_a_text_model(layout):
 
 
 @pytest.mark.full
-def test_the_command_line_prints_the_same(tmp_path, capsys):
+def test_the_command_prints_the_comparison(tmp_path, capsys):
     exports.shared_model().save(tmp_path / "model.keras")
     (tmp_path / "lines.txt").write_text("\n".join(LINES) + "\n", "utf-8")
     folder = str(exports.artefact())
@@ -85,7 +85,7 @@ def test_wrong_artefacts_and_a_missing_package_are_refused(tmp_path, monkeypatch
 
 
 @pytest.mark.full
-def test_the_process_has_no_framework(tmp_path):
+def test_the_process_imports_no_framework(tmp_path):
     np.savez(tmp_path / "inputs.npz", source_ids=exports.source(rows=2))
     case = {name: str(tmp_path / f"{name}.npz") for name in ("inputs", "outputs")}
     folder = exports.artefact(exports.BEAM, layout="steps")
@@ -109,7 +109,7 @@ print([name for name in {script.FRAMEWORKS!r} if sys.modules.get(name)])
     "change",
     [{"lines": "6"}, {"same_tokens": [True, 6]}, {"more": 1}, {"largest_difference": None}],
 )
-def test_a_proof_that_no_exporter_writes_is_refused(change):
+def test_malformed_proofs_are_refused(change):
     manifest = read_artefact(exports.artefact()).manifest
     with pytest.raises(ValueError, match="proof"):
         seal({**manifest, "proof": {**manifest["proof"], **change}})
@@ -122,7 +122,7 @@ def test_exports_write_their_progress_and_nothing_else(tmp_path, capfd):
     assert lines and [line for line in lines if not re.fullmatch(r".* \.\.\. [\d.]+ s", line)] == []
 
 
-def test_times_are_printed_beside_each_other():
+def test_times_are_printed_side_by_side():
     told = str(Comparison(500, 499, 498, 3.0, 1.5, 1.25))
     assert "Keras 3.00 s" in told and "without TensorFlow 1.50 s (2.0 times as fast)" in told
     assert "499 of 500" in told and "1.25 s; the same text in 498 of 500" in told

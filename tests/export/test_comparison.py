@@ -1,4 +1,4 @@
-"""Comparison with Keras: what passes, what is refused, and what the error says."""
+"""Comparison with Keras: accepted outputs, refused outputs, and error messages."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ BOTH = pytest.mark.parametrize("exact", [True, False])
 
 
 def outputs(*rows, dtype="float32"):
-    """Outputs of a model for one case."""
+    """Returns outputs of a model for one case."""
     return [{"y": np.array(rows, dtype)}]
 
 
@@ -86,7 +86,7 @@ def test_wrong_outputs_are_refused(expected, found, message):
 
 
 @pytest.mark.parametrize("right", [ONES, outputs(1, -np.inf, np.inf)])
-def test_right_outputs_have_no_error(right):
+def test_equal_outputs_have_error_zero(right):
     assert compare_forward(right, right, 1e-4) == 0
 
 
@@ -109,7 +109,7 @@ TIED = [[-1.0, -1.00001]]
 
 
 def compare(scores, ids, claimed, again, expected_ids=IDS, **options):
-    """`compare_search` on one sentence, with the file's ids and scores and those scores again."""
+    """Runs `compare_search` on one sentence. `again` holds Keras' scores of the file's `ids`."""
     scores, claimed, again = (np.array(x, "float32") for x in (scores, claimed, again))
     found = [{"token_ids": ids, "scores": claimed}]
     rescored = [(again, np.full(again.shape, 2.0, "float32"))]
@@ -119,7 +119,7 @@ def compare(scores, ids, claimed, again, expected_ids=IDS, **options):
 def test_tied_hypotheses_may_change_places():
     assert compare(SCORES, IDS, SCORES, SCORES) == 0
     assert compare(TIED, IDS[:, ::-1], TIED, TIED) == 0
-    three = np.array([[[5, 3], [7, 3], [0, 0]]])  # beside an empty place, too
+    three = np.array([[[5, 3], [7, 3], [0, 0]]])  # also next to a missing hypothesis
     scores = [[*TIED[0], -np.inf]]
     assert compare(scores, three[:, [1, 0, 2]], scores, scores, three) == 0
     with pytest.raises(ExportError, match="not finite at other places"):
@@ -154,7 +154,7 @@ def test_scores_of_rounded_weights_are_relative_to_their_spread():
 
 
 def test_a_bias_that_forbids_a_token_does_not_set_the_scale_of_scores():
-    """An importer forbids tokens so. The tolerance of rounding must not grow by it."""
+    """Importers set such biases. They must not raise the tolerance for rounding."""
     source, token_ids = exports.source(), np.array([[[7, 11, 3]]] * 5, "int32")
     spreads = []
     for bias in (0.0, -1e4):
@@ -170,7 +170,7 @@ def test_a_bias_that_forbids_a_token_does_not_set_the_scale_of_scores():
 
 
 def texts(words, scores):
-    """Results of a search for one sentence."""
+    """Returns results of a search for one sentence."""
     return {"texts": np.array([[*words]]), "scores": np.array([scores], "float32")}
 
 

@@ -1,7 +1,7 @@
-"""Export to CTranslate2: the same weights give the same scores and translations in its engine.
+"""Export to CTranslate2: its engine returns the same scores and translations.
 
-An engine that others wrote, in C++, from our weights by their paths: a second opinion on models and
-searches, and the proof that the benchmarks compare like with like.
+CTranslate2 is an independent C++ implementation, so these tests also verify our models and
+searches. The benchmarks that compare the engines rely on this equality.
 """
 
 import json
@@ -54,7 +54,7 @@ VARIANTS = {
 
 
 def random_model(**options):
-    """All weights random, norms and biases included, so that none can be forgotten or swapped."""
+    """Returns a model with only random weights, so that a test fails if two are swapped."""
     model = kt.Transformer(
         V, **{"num_layers": N, "d_model": D, "num_heads": H, "d_ff": F, **options}
     )
@@ -78,7 +78,7 @@ def named(words, rows):
 def test_both_engines_score_targets_alike(name, tmp_path):
     model = random_model(**VARIANTS[name])
     words, engine = translator(model, tmp_path / "out")
-    # It adds the end token to both.
+    # The engine appends the end token to both.
     sources, targets = (named(words, [row[:-1] for row in rows]) for rows in (SOURCES, TARGETS))
     found = engine.score_batch(sources, targets)
     model = ctranslate2_model.as_float32(model)
@@ -86,14 +86,14 @@ def test_both_engines_score_targets_alike(name, tmp_path):
         "source_ids": pad_rows(SOURCES),
         "target_ids": pad_rows([[BEGIN_ID, *ids[:-1]] for ids in TARGETS]),
     }
-    never = np.isin(np.arange(model.output_shape[-1]), [0, 2]) * -1e9  # as our searches have it
+    never = np.isin(np.arange(model.output_shape[-1]), [0, 2]) * -1e9  # like the export's bias
     log_probs = tf.nn.log_softmax(model(inputs) + never).numpy()  # (B, T, V)
     for row, ids, scores in zip(log_probs, TARGETS, found, strict=True):
         np.testing.assert_allclose(row[range(len(ids)), ids], scores.log_probs, atol=1e-4)
 
 
 def translated(engine, pieces, width, length=12, **options):
-    """Results of the engine, which never stops early and keeps the end token."""
+    """Returns results of the engine, without early stopping and with the end token."""
     return engine.translate_batch(
         pieces,
         beam_size=width,
@@ -129,7 +129,7 @@ def test_both_engines_find_the_same_translations(tmp_path):
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
-    """A Marian model of `transformers`, imported: no model of one text."""
+    """An imported Marian model of `transformers` that writes different texts."""
     folder = tmp_path_factory.mktemp("marian")
     sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 24}
     config = published.transformers.MarianConfig(
@@ -145,7 +145,7 @@ def imported(tmp_path_factory):
     )
     model = published.drawn(published.transformers.MarianMTModel(config))
     model.final_logits_bias[0, 0] += 2.0  # so that some texts end
-    model.final_logits_bias[0, 36] = -100.0  # padding, as of a trained model
+    model.final_logits_bias[0, 36] = -100.0  # padding, as in a trained model
     model.save_pretrained(folder)
     return marian.load_model(folder)
 
@@ -168,7 +168,7 @@ def tokenizer():
     return kt.Tokenizer.train(["a man rides a red hat"], 300, hard_vocab_limit=False)
 
 
-def test_pieces_go_in_and_come_out(tokenizer, tmp_path):
+def test_the_engine_reads_and_writes_pieces_of_the_tokenizer(tokenizer, tmp_path):
     model = kt.Transformer(tokenizer.vocab_size + 2, 1, d_model=16, num_heads=2, d_ff=24)
     export_ctranslate2(model, tmp_path / "out", tokenizer, precision="int8", verbose=False)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
@@ -181,14 +181,14 @@ def test_pieces_go_in_and_come_out(tokenizer, tmp_path):
     engine = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
     found = translated(engine, [pieces.encode("a man", out_type=str)], 1, 7)
     source = pad_rows([[*tokenizer.encode("a man"), 3]])
-    # int8 may choose otherwise after the first token
+    # int8 may differ after the first token
     first = kt.GreedySearch()(model, source, 7).ids.numpy()[0, 0, 0]
     assert first == 3 or pieces.piece_to_id(found[0].hypotheses[0][0]) == first
     again = export_ctranslate2(model, tmp_path / "out", tokenizer, verbose=False)  # replaced
     assert json.loads((tmp_path / "out" / "shared_vocabulary.json").read_text("utf-8")) == again
 
 
-def test_vocabulary_is_the_tokenizers_in_the_order_of_ids(tokenizer):
+def test_the_vocabulary_lists_the_pieces_in_the_order_of_ids(tokenizer):
     size = tokenizer.vocab_size
     words = ctranslate2_model.vocabulary(size + 2, tokenizer)
     assert words[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
@@ -220,14 +220,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("sizes", "options", "message"), REFUSED)
-def test_models_and_arguments_are_refused(sizes, options, message, tmp_path):
+def test_unsupported_models_and_arguments_are_refused(sizes, options, message, tmp_path):
     sizes = {name: value() if callable(value) else value for name, value in sizes.items()}
     with pytest.raises((ValueError, TypeError, ExportError), match=message):
         export_ctranslate2(random_model(**sizes), tmp_path / "out", verbose=False, **options)
     assert not any(tmp_path.iterdir())
 
 
-def test_what_cannot_be_exported_is_named(tokenizer, tmp_path, monkeypatch):
+def test_errors_name_the_wrong_model_tokenizer_folder_or_package(tokenizer, tmp_path, monkeypatch):
     encoder = kt.TransformerEncoder(V, 1, D, H, F)
     with pytest.raises(TypeError, match="must be a Transformer, but TransformerEncoder"):
         export_ctranslate2(encoder, tmp_path / "out")

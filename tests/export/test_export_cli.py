@@ -31,8 +31,8 @@ def arguments(*given):
     return cli.parse(["model.keras", "out", *given])
 
 
-# JAX, which TensorFlow imports, has a hook in garbage collection, where the exception that a signal
-# raises would be lost, and told with a traceback.
+# TensorFlow imports JAX. Its garbage collection hook would drop the exception that a signal raises,
+# and print a traceback.
 COMMAND = """
 import gc, runpy
 gc.callbacks.clear()
@@ -41,7 +41,7 @@ runpy.run_module("keras_transformer.export", run_name="__main__", alter_sys=True
 
 
 def started(*given):
-    """The command in a process of its own."""
+    """Starts the command in another process."""
     return processes.Python("-c", COMMAND, *given)
 
 
@@ -66,7 +66,7 @@ def test_arguments_choose_the_search():
             arguments(*wrong)
 
 
-def test_exports_a_translator_in_integers_and_writes_progress(saved, tmp_path, capfd):
+def test_exports_a_translator_as_int8_and_prints_progress(saved, tmp_path, capfd):
     status = cli.main(
         [str(saved / "translator.keras"), str(tmp_path / "out"), "--format", "onnx"]
         + ["--precision", "int8", "--beam-width", "2", "--max-length", "5"]
@@ -108,7 +108,7 @@ def test_exports_for_other_engines(saved, tmp_path):
     command += ["--tokenizer", str(saved / "pieces.model"), "--format"]
     assert cli.main([*command, "ctranslate2", "--precision", "int8"]) == 0
     assert (tmp_path / "out" / "model.bin").is_file()
-    assert cli.main([*command, "marian"]) == 1  # what is there is of another format
+    assert cli.main([*command, "marian"]) == 1  # the folder holds another format
     command[1] = str(tmp_path / "marian")
     assert cli.main([*command, "marian", "--max-length", "61"]) == 0
     assert (
@@ -160,7 +160,7 @@ def test_options_that_do_not_apply_are_refused(capfd, given, told):
     assert told in capfd.readouterr().err
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.parametrize(
     "name, status", quick([("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)], ("SIGINT", 130))
 )
@@ -169,13 +169,13 @@ def test_stopped_export_leaves_nothing_behind(saved, tmp_path, name, status):
     while "tracing ..." not in process.stderr.read_text():
         assert process.is_alive(), process.stderr.read_text()
         time.sleep(0.01)
-    assert len(list(tmp_path.iterdir())) == 1  # the folder aside
+    assert len(list(tmp_path.iterdir())) == 1  # the temporary folder
     process.send_signal(getattr(signal, name))
     done = process.wait()
     told = done.stderr
     assert done.returncode == status, told
     assert f"stopped by {name}" in told
-    # Compiled code that a signal interrupts may print what it saw, and return another error.
+    # Interrupted compiled code may print a traceback and raise SystemError.
     assert "Traceback" not in told or "SystemError" in told
     assert list(tmp_path.iterdir()) == []
 
@@ -188,7 +188,7 @@ def test_signal_whose_exception_was_lost_stops_the_next_stage(saved, tmp_path, m
 
 
 @pytest.mark.parametrize("error", [SystemError("from compiled code"), ValueError("16 atoms")])
-def test_signal_that_became_another_error_is_told_as_a_signal(
+def test_signal_that_became_another_error_is_reported_as_a_signal(
     saved, tmp_path, monkeypatch, capfd, error
 ):
     def interrupted(*args, **options):
@@ -203,9 +203,9 @@ def test_signal_that_became_another_error_is_told_as_a_signal(
     assert "stopped by SIGINT" in told and str(error) not in told
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX limits")
 @pytest.mark.parametrize("given", quick([[], ["--format", "saved_model"]], []))
-def test_full_disk_is_told_and_leaves_nothing_behind(saved, tmp_path, given):
+def test_full_disk_is_reported_and_leaves_nothing_behind(saved, tmp_path, given):
     code = """
 import resource, runpy
 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))

@@ -1,4 +1,4 @@
-"""Exports of your own encoders and of recurrent decoders: inputs by name, the same tokens."""
+"""Exports of custom encoders and of recurrent decoders: named inputs, and Keras' tokens."""
 
 import keras
 import numpy as np
@@ -52,8 +52,8 @@ def test_onnx_holds_the_search_over_frames(listener, tmp_path):
             np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
 
 
-def test_the_tokenizer_is_held_to_the_table_that_reads_its_ids(tmp_path):
-    """Not to a table of numbers that the encoder computes, which may have fewer rows."""
+def test_the_tokenizer_is_checked_against_the_table_that_reads_its_ids(tmp_path):
+    """Tables of numbers that the encoder computes may have fewer rows."""
     keras.utils.set_random_seed(5)
     tokenizer, size = exports.tokenizer(), encoders.SIZES["d_model"]
     ids = keras.Input((None,), dtype="int32", name="source_ids")
@@ -113,7 +113,7 @@ def test_saved_model_gives_ids_and_strings_for_frames(listener, tmp_path):
     ]
 
 
-def test_what_reads_no_text_has_no_text_model(viewer, tmp_path):
+def test_a_model_that_reads_no_text_has_no_text_model(viewer, tmp_path):
     tokenizer = kt.Tokenizer.train(exports.LINES, vocab_size=exports.VOCAB)
     with pytest.raises(ValueError, match=r"this model's encoder reads \['image', 'place'\]"):
         export_onnx(viewer, tmp_path / "x", tokenizer, kt.GreedySearch(), text=True)

@@ -1,4 +1,4 @@
-"""Token scores and alignments of exported searches, and what `n_best` makes of them.
+"""Token scores and alignments of exported searches, and the details of `n_best`.
 
 Shapes: B batch, W beam width, S source length, T generated length, V vocabulary.
 """
@@ -33,7 +33,7 @@ def folder(layout="loop"):
 
 
 @pytest.mark.parametrize("layout", quick(["loop", "steps"], "loop"))
-def test_they_equal_a_forward_pass_on_500_sentences(layout):
+def test_scores_and_alignments_equal_a_forward_pass_on_500_sentences(layout):
     model, session = exports.shared_model(), open_session(read_artefact(folder(layout)))
     for seed in range(20):
         source = exports.source(rows=25, length=5 + seed % 7, seed=seed)
@@ -43,19 +43,19 @@ def test_they_equal_a_forward_pass_on_500_sentences(layout):
             check(model, source, SEARCH, *[part.numpy() for part in in_keras])
 
 
-def test_a_search_without_them_has_no_node_more():
+def test_only_a_search_with_alignments_has_their_outputs_and_nodes():
     plain, asked = (onnx.load(path / "model.onnx") for path in (exports.artefact(), folder()))
     assert [value.name for value in plain.graph.output] == OUTPUTS[:2]
     assert [value.name for value in asked.graph.output] == OUTPUTS
     axes = [[d.dim_param for d in o.type.tensor_type.shape.dim] for o in asked.graph.output]
     assert axes[3] == ["batch", "beam", "target_length", "source_length"]
-    # The weights of one layer are needed, so that its attention is not one operator.
+    # Alignments need the weights of one layer, so its attention is not one operator.
     operators = [exports.counts(graph.graph)["MultiHeadAttention"] for graph in (plain, asked)]
     assert operators[0] - operators[1] == 1
 
 
 @pytest.mark.full
-def test_saved_models_have_them(tmp_path):
+def test_saved_models_return_alignments(tmp_path):
     model = exports.shared_model()
     options = {"max_length": exports.MAX_LENGTH, "verbose": False}
     export_saved_model(model, tmp_path / "saved", exports.tokenizer(), HEAD, **options)
@@ -78,7 +78,7 @@ FRAMES = keras.Input((None, 5), name="frames")
 ENCODER = keras.Model(FRAMES, keras.layers.Conv1D(12, 3, strides=2, padding="same")(FRAMES))
 
 
-# The proof compares token scores and alignments with a forward pass, else the export fails.
+# The export fails unless token scores and alignments equal a forward pass.
 @pytest.mark.parametrize(
     "model, search, options",
     [
@@ -92,7 +92,7 @@ ENCODER = keras.Model(FRAMES, keras.layers.Conv1D(12, 3, strides=2, padding="sam
     ],
 )
 @pytest.mark.full
-def test_every_kind_of_model_and_file_has_them(tmp_path, model, search, options):
+def test_every_kind_of_model_and_file_has_scores_and_alignments(tmp_path, model, search, options):
     model = exports.tiny(**model)
     manifest = export_onnx(
         model, tmp_path / "out", None, search, max_length=7, verbose=False, **options
@@ -145,7 +145,7 @@ def test_results_of_both_layouts_and_of_any_batch_agree(translator):
                 np.testing.assert_allclose(mine.weights, theirs.weights, atol=1e-5)
 
 
-def test_the_command_writes_them(translator):
+def test_the_command_writes_alignments(translator):
     data, results = "\n".join(LINES).encode(), translator.n_best(LINES)
     status, output, _ = runtime_process.translate(data, folder(), "--alignments")
     rows = [row.split("\t") for row in output.split("\n")[:-1]]

@@ -1,4 +1,4 @@
-"""Terms of exported searches: Keras, one ONNX file, two files and a SavedModel give the same."""
+"""Terms of exported searches: Keras, both ONNX layouts and the SavedModel agree."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize("layout", quick(["loop", "steps"], "steps"))
-def test_onnx_gives_what_keras_gives(layout):
+def test_onnx_gives_the_results_of_keras(layout):
     model, session = exports.shared_model(), open_session(read_artefact(folder(layout)))
     names = ["token_ids", "scores"]
     for rows in (slice(0, 7), slice(2, 3), slice(0, 0)):
@@ -66,7 +66,7 @@ LINES = ["a man 's hat , red .", "", "the Dog  runs", "two words"]
 
 
 @pytest.mark.full
-def test_translations_contain_terms_and_those_of_a_glossary(tmp_path, monkeypatch, capfdbinary):
+def test_translations_contain_terms_and_glossary_entries(tmp_path, monkeypatch, capfdbinary):
     translator = Translator(folder(), threads=1)
     free = Translator(exports.artefact(FREE), threads=1).translate(LINES)
     assert translator.translate(LINES) == translator.translate(LINES, terms=[[]] * 4) == free

@@ -1,4 +1,4 @@
-"""Models with heads, and language models, exported: what Keras gives, the runtime says."""
+"""Exported models with heads, and language models: the runtime returns Keras' results."""
 
 import json
 import random
@@ -57,7 +57,7 @@ def two_headed():
 
 
 def reader(two_rows=False):
-    """Marks answers: in one row with segments, or in the passage's own row."""
+    """A model that marks answers, in one row with segments or in the passage."""
     passage = ids_input("passage_ids" if two_rows else "source_ids")
     other = ids_input("question_ids" if two_rows else "segment_ids")
     x = kt.TokenEmbedding(exports.VOCAB, 12)(passage)
@@ -78,7 +78,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def exported(tokenizer, tmp_path_factory):
-    """A function that exports a model with a head; returns its manifest and `Predictor`."""
+    """A function that exports a model and returns the manifest and a `Predictor`."""
 
     def write(model, head=None, read=tokenizer, **options):
         folder = tmp_path_factory.mktemp("heads") / "onnx"
@@ -99,15 +99,15 @@ def generator():
     return Generator(exports.artefact(exports.SAMPLING, "generate"), threads=1)
 
 
-# What Keras gives
+# Equality with Keras
 
 
 def answer(model, ids):
-    """Keras' outputs for one row of ids."""
+    """Returns Keras' outputs for one row of ids."""
     return model(np.array([ids], "int32"))[0]
 
 
-def test_labels_are_those_of_keras(tokenizer, classes):
+def test_labels_equal_keras(tokenizer, classes):
     model, manifest, predictor = classes
     config = {"labels": LABELS, "from_logits": True}
     assert manifest["head"] == {"class_name": "Classification", "config": config}
@@ -121,7 +121,7 @@ def test_labels_are_those_of_keras(tokenizer, classes):
         np.testing.assert_allclose([found[label] for label in LABELS], expected, atol=1e-5)
 
 
-def test_tags_are_those_of_keras(tokenizer, exported):
+def test_tags_equal_keras(tokenizer, exported):
     model, words = tagger(), ["two", "words", "hat"]
     _, predictor = exported(model, export.TokenClassification(LABELS, from_logits=False))
     (result,) = predictor.predict([words])
@@ -152,7 +152,7 @@ def test_several_heads_read_the_same_words(tokenizer, exported):
 
 
 @pytest.mark.parametrize("two_rows", quick([False, True], False))
-def test_answers_are_those_of_keras(tokenizer, exported, two_rows):
+def test_answers_equal_keras(tokenizer, exported, two_rows):
     model, question, passage = reader(two_rows), "what hat ?", "a man 's hat , red ."
     manifest, predictor = exported(model, export.QuestionAnswering(1))
     (result,) = predictor.predict([(question, passage)])
@@ -172,7 +172,7 @@ def test_answers_are_those_of_keras(tokenizer, exported, two_rows):
     assert manifest["task"] == "answer"
 
 
-def test_vectors_are_those_of_keras(tokenizer, exported):
+def test_vectors_equal_keras(tokenizer, exported):
     ids = ids_input()
     model = keras.Model(ids, encoded(ids))
     _, predictor = exported(model, export.FeatureExtraction())
@@ -182,7 +182,7 @@ def test_vectors_are_those_of_keras(tokenizer, exported):
         np.testing.assert_allclose(result.vector, expected, atol=1e-5)
 
 
-def test_a_fixed_length_is_filled(tokenizer, exported):
+def test_lines_are_padded_to_a_fixed_length(tokenizer, exported):
     ids = ids_input(length=11)
     model = keras.Model(
         ids, layers.Dense(3)(layers.Flatten()(layers.Embedding(exports.VOCAB, 5)(ids)))
@@ -195,7 +195,7 @@ def test_a_fixed_length_is_filled(tokenizer, exported):
     assert manifest["ignores_padding"]
 
 
-def test_pictures_have_classes_too(exported):
+def test_pictures_are_classified_too(exported):
     pictures = keras.Input((5, 5, 2), name="pictures")
     model = keras.Model(pictures, layers.Dense(1, "sigmoid")(layers.Flatten()(pictures)))
     head = export.Classification(["cat", "dog"], from_logits=False)
@@ -205,7 +205,7 @@ def test_pictures_have_classes_too(exported):
     np.testing.assert_allclose(found, np.asarray(model(batch))[:, 0], atol=1e-5)
 
 
-def test_continuations_are_those_of_keras(tokenizer, generator):
+def test_continuations_equal_keras(tokenizer, generator):
     prompts = [line for line in LINES if line]
     ids = pad_rows([[BEGIN_ID, *row] for row in tokenizer.encode(prompts)])
     found = exports.SAMPLING(exports.shared_model("generate"), ids, exports.MAX_LENGTH, seed=23)
@@ -218,7 +218,7 @@ def test_continuations_are_those_of_keras(tokenizer, generator):
 
 
 @pytest.mark.full
-def test_a_prompt_fills_a_model_with_learned_positions(tokenizer, tmp_path):
+def test_learned_positions_limit_the_length_of_a_prompt(tokenizer, tmp_path):
     model = exports.tiny("generate", num_layers=1, positions=kt.LearnedPositionEncoding(5))
     export.export_onnx(model, tmp_path / "x", tokenizer, kt.GreedySearch(), verbose=False)
     prompts = ["two", "xyz", "abcd"]
@@ -231,7 +231,7 @@ def test_a_prompt_fills_a_model_with_learned_positions(tokenizer, tmp_path):
 
 
 def same_in_threads(answer, lines):
-    """500 requests of 1 to 3 lines, by 8 threads: how many have the answers of one thread."""
+    """Counts the requests, of 500, that 8 threads answer as one thread does."""
     draw = random.Random(20170612)
     requests = [draw.choices(lines, k=draw.randint(1, 3)) for _ in range(500)]
     serial = [answer(request) for request in requests]
@@ -256,7 +256,7 @@ def test_the_manifest_says_whether_a_model_ignores_padding(exported):
     assert predictor.predict(LINES) == alone
 
 
-@pytest.mark.parametrize("positions, ignores", [(5, True), (3, False)])  # 3: no room to try it
+@pytest.mark.parametrize("positions, ignores", [(5, True), (3, False)])  # 3: too short to try it
 def test_padding_is_tried_within_learned_positions(positions, ignores):
     ids, sizes = ids_input(), {"num_layers": 1, "d_model": 12, "num_heads": 2, "d_ff": 17}
     encoder = kt.TransformerEncoder(23, **sizes, positions=kt.LearnedPositionEncoding(positions))
@@ -264,7 +264,7 @@ def test_padding_is_tried_within_learned_positions(positions, ignores):
     assert task.ignores_padding(task.cases(None)) is ignores
 
 
-# Heads that do not go with the model
+# Heads that do not fit the model
 
 
 def without_segments():
@@ -292,12 +292,12 @@ def with_segments():
         (with_segments, export.TokenClassification(LABELS), "needs a model with one input of ids"),
     ],
 )
-def test_a_head_that_does_not_fit_to_the_model_is_refused(tmp_path, tokenizer, make, head, message):
+def test_a_head_that_does_not_fit_the_model_is_refused(tmp_path, tokenizer, make, head, message):
     with pytest.raises(ValueError, match=message):
         export.export_onnx(make(), tmp_path / "x", tokenizer, head=head)
 
 
-def test_an_unknown_head_a_search_with_one_and_answers_without_tokenizer_are_refused(tmp_path):
+def test_unknown_heads_heads_of_searches_and_missing_tokenizers_are_refused(tmp_path):
     head, path = export.FeatureExtraction(), tmp_path / "x"
     with pytest.raises(TypeError, match="head must be one of Classification.* but str"):
         export.export_onnx(classifier(), path, head="classify")
@@ -330,7 +330,7 @@ def test_an_unknown_head_a_search_with_one_and_answers_without_tokenizer_are_ref
         ),
     ],
 )
-def test_a_wrong_from_logits_is_told(make, head, message):
+def test_errors_name_a_wrong_from_logits(make, head, message):
     task = ForwardTask(make(), head)
     cases = task.cases(None)
     expected = [task.expected(case) for case in cases]
@@ -338,7 +338,7 @@ def test_a_wrong_from_logits_is_told(make, head, message):
         task.compare(cases, expected, expected, 1e-4)
 
 
-def test_an_export_with_a_wrong_head_does_not_appear(tmp_path, tokenizer):
+def test_a_wrong_head_leaves_no_export(tmp_path, tokenizer):
     head = export.Classification(LABELS, from_logits=False)
     with pytest.raises(ExportError, match="Pass from_logits=True"):
         export.export_onnx(classifier(), tmp_path / "x", tokenizer, head=head, verbose=False)
@@ -348,7 +348,7 @@ def test_an_export_with_a_wrong_head_does_not_appear(tmp_path, tokenizer):
 # SavedModel
 
 
-def test_a_saved_model_has_its_head_beside_it(tmp_path, tokenizer):
+def test_a_saved_model_stores_its_head(tmp_path, tokenizer):
     path, head = tmp_path / "saved", export.Classification(LABELS)
     export.export_saved_model(classifier(), path, tokenizer, head=head, verbose=False)
     written = json.loads((path / "assets.extra/head.json").read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Export to a Marian folder: `transformers` writes the same tokens with it, and it imports again.
+"""Export to a Marian folder: `transformers` writes the same tokens, and our importer reads it.
 
 Shapes: B batch, S source length.
 """
@@ -19,7 +19,7 @@ from keras_transformer.export import marian_folder as exporter
 from keras_transformer.importers import marian
 from keras_transformer.padding import pad_rows
 
-# Its own text is not touched without that package either.
+# Without sacremoses, `transformers` leaves text unchanged, as we do.
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses:UserWarning")
 
 MAX_LENGTH = 12
@@ -29,7 +29,7 @@ TEXTS = [" ".join(WORDS[i : i + 1 + i % 7]) for i in range(len(WORDS))]
 
 @pytest.fixture(scope="module")
 def tokenizers():
-    """One of a few characters, and a larger one."""
+    """Two tokenizers with different vocabularies."""
     sizes = ((marian_folder.SOURCE, 61), (marian_folder.TARGET, 53))
     return [
         kt.Tokenizer.train(lines * 9, size, byte_fallback=False, hard_vocab_limit=False)
@@ -38,7 +38,7 @@ def tokenizers():
 
 
 def random_model(vocab_size, **options):
-    """Weights that give many different answers; norms and biases are drawn, too."""
+    """Returns a model with random weights that writes many different texts."""
     sizes = {"num_layers": 2, "d_model": 22, "num_heads": 2, "d_ff": 19}
     model = kt.Transformer(vocab_size, **{**sizes, **options})
     random = np.random.default_rng(11)
@@ -54,7 +54,7 @@ def random_model(vocab_size, **options):
 
 
 def generated(folder, tokenizer, texts, beams, **options):
-    """Ids and texts that `transformers` writes with the model of a folder."""
+    """Returns ids and texts that `transformers` writes with a folder's model."""
     model = transformers.MarianMTModel.from_pretrained(folder).eval()
     if beams > 1:
         options["length_penalty"] = 0.0
@@ -75,7 +75,7 @@ def published_tokenizer(folder):
 
 
 def searched(model, source, target, texts, beams):
-    """Ids and texts that our searches write."""
+    """Returns ids and texts of our searches."""
     search = kt.GreedySearch() if beams == 1 else kt.BeamSearch(beams, length_penalty=0.0)
     ids = search(model, pad_rows([[*source.encode(text), 3] for text in texts]), MAX_LENGTH).ids
     return published.found(ids), target.decode(ids.numpy()[:, 0])
@@ -103,19 +103,19 @@ def test_transformers_writes_the_same_tokens(name, tokenizers, tmp_path):
         target = tokenizers[1]
         options = {**options, "target_vocab_size": target.vocab_size}
     model = random_model(source.vocab_size, **options)
-    for weight in model.weights:  # padding takes a share of the probability, and they have no such
+    for weight in model.weights:  # unlike our searches, `transformers` gives padding no probability
         if weight.path.endswith("output_bias"):
             weight.assign(np.where(np.arange(target.vocab_size) > 0, weight, -100.0))
     other = None if target is source else target
     export_marian(model, tmp_path / "out", source, target_tokenizer=other, verbose=False)
     rows = exporter.marian_rows(target.vocab_size, other is None)
-    order = [-1, *(rows.index(row) for row in range(1, target.vocab_size))]  # as importers have it
+    order = [-1, *(rows.index(row) for row in range(1, target.vocab_size))]  # Marian's ids
     model, read = exporter.as_float32(model), published_tokenizer(tmp_path / "out")
     for beams in (1, 4) if "output_bias" in options else (1,):
         theirs, texts = generated(tmp_path / "out", read, TEXTS, beams)
         ours, expected = searched(model, source, target, TEXTS, beams)
         assert published.tokens(order, theirs, end=3) == ours
-        known = [row for row, ids in enumerate(ours) if 1 not in ids]  # they drop unknown tokens
+        known = [row for row, ids in enumerate(ours) if 1 not in ids]  # theirs omit unknown tokens
         assert [texts[row] for row in known] == [expected[row].strip() for row in known]
         assert len(set(map(tuple, ours))) > 1
 
@@ -132,7 +132,7 @@ def test_ids_without_a_piece_have_a_name():
 
 @pytest.fixture(scope="module")
 def opus(tmp_path_factory):
-    """A folder as OPUS-MT's are, imported, and exported again."""
+    """A folder like OPUS-MT's, imported and exported again."""
     first, again = (tmp_path_factory.mktemp(name) for name in ("opus", "again"))
     marian_folder.write(first)
     model, (source, target) = marian.load(first)
@@ -144,21 +144,21 @@ def vocabulary(folder):
     return json.loads((folder / "vocab.json").read_text("utf-8"))
 
 
-def test_an_imported_model_comes_back(opus):
+def test_an_imported_model_survives_the_round_trip(opus):
     first, again, model, tokenizers = opus
     loaded, found = marian.load(again)
     assert found == tokenizers
     assert [v.path for v in loaded.weights] == [v.path for v in model.weights]
     for ours, theirs in zip(model.weights, loaded.weights, strict=True):
         np.testing.assert_array_equal(ours, theirs, err_msg=ours.path)
-    # The vocabulary is the first one, with pieces behind it that it lacks, and padding last.
+    # The vocabulary is the first one, then the pieces that it lacks, then padding.
     before, order = vocabulary(first), list(vocabulary(again))
     assert order[: len(before) - 1] == list(before)[:-1] and order[-1] == "<pad>"
     assert len(order) == len(before) + 2
 
 
 @pytest.mark.parametrize("beams", quick([1, 4], 4))
-def test_transformers_writes_what_it_writes_with_the_first_folder(opus, beams):
+def test_transformers_writes_the_same_texts_with_both_folders(opus, beams):
     first, again, *_ = opus
     tokenizer, read = marian_folder.tokenizer(first), published_tokenizer(again)
     for text in marian_folder.TEXTS:  # pieces that the first vocabulary lacked have ids now
@@ -204,7 +204,7 @@ def test_tokenizers_that_do_not_fit_are_refused(tokenizers, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_nothing_is_left_of_an_export_that_failed(tokenizers, tmp_path, monkeypatch):
+def test_a_failed_export_leaves_no_files(tokenizers, tmp_path, monkeypatch):
     model, out = random_model(70), tmp_path / "out"
     other = random_model(70, num_layers=1)
     monkeypatch.setattr(marian, "load", lambda folder: (other, tokenizers[0]))

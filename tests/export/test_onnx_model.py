@@ -1,4 +1,4 @@
-"""ONNX export: the file gives Keras' tokens, and nothing unproven is written."""
+"""ONNX export: the file gives Keras' tokens, and unproven files are not written."""
 
 import json
 
@@ -39,7 +39,7 @@ def assert_same_search(model, search, path, source_ids, max_length=MAX_LENGTH, *
     np.testing.assert_allclose(scores, expected.scores, rtol=1e-4, atol=1e-5)
 
 
-def test_the_folder_is_an_artefact_that_says_what_it_holds():
+def test_the_manifest_describes_the_folder():
     folder = exports.artefact()
     read = read_artefact(folder)
     manifest, axes = read.manifest, signature.AXES
@@ -75,7 +75,7 @@ def test_the_graph_names_its_axes_and_keeps_to_opset_17():
     assert written.ir_version == 8
 
 
-def test_weights_are_constants_where_products_can_pack_them_and_no_state_of_the_loop():
+def test_weights_of_the_loop_are_constants_of_its_body_and_not_its_state():
     written = onnx.load(exports.artefact() / "model.onnx")
     inside, loop = body(written)
     # Step, condition; position, ids, two sums, history; caches of two blocks, two attention biases.
@@ -93,7 +93,7 @@ def test_weights_are_constants_where_products_can_pack_them_and_no_state_of_the_
 
 @pytest.mark.parametrize("precision", quick(["float32", "float16"], "float32"))
 def test_the_file_holds_a_tied_table_once(tmp_path, precision):
-    """Also of a model without our layers. Integers are blocks for rows and columns for products."""
+    """Tests our model and a plain Keras model. Integer precisions write the table twice."""
     ours = exports.artefact(**({} if precision == "float32" else {"precision": precision}))
     embedding = keras.layers.ReversibleEmbedding(VOCAB, 12)
     ids = keras.Input((None,), dtype="int32", name="ids")
@@ -110,7 +110,7 @@ def test_the_file_holds_a_tied_table_once(tmp_path, precision):
 
 
 def test_onnxruntime_makes_a_constant_of_the_table_in_a_step(tmp_path):
-    """A product packs constants only."""
+    """Products can pack only constants."""
     options, path = onnxruntime.SessionOptions(), tmp_path / "optimized.onnx"
     options.optimized_model_filepath, options.log_severity_level = str(path), 4
     onnxruntime.InferenceSession(exports.artefact() / "model.onnx", options)
@@ -202,7 +202,7 @@ def test_an_encoder_under_a_head(tmp_path, precision, activation, pooled):
     assert np.abs(found - model(source())).mean() <= tolerance
 
 
-def test_outputs_that_are_one_value_keep_their_names(tmp_path, encoder):
+def test_two_outputs_of_one_value_keep_their_names(tmp_path, encoder):
     ids = keras.Input((None,), dtype="int32", name="source_ids")
     x = encoder(ids)
     model = keras.Model(ids, {"p": x, "q": x})
@@ -212,7 +212,7 @@ def test_outputs_that_are_one_value_keep_their_names(tmp_path, encoder):
     np.testing.assert_array_equal(p, q)
 
 
-def test_a_sequential_of_our_layers_in_operators_of_onnx_alone(tmp_path):
+def test_without_fusion_a_model_uses_only_operators_of_onnx(tmp_path):
     ids = keras.Input((None,), dtype="int32", name="ids")
     model = keras.Sequential([ids, kt.TokenEmbedding(31, 12), kt.EncoderBlock(2, 17)])
     export_onnx(model, tmp_path / "out", fuse=False, verbose=False)
@@ -237,7 +237,7 @@ def test_models_with_few_positions_are_proven_within_them(tmp_path):
 
 
 @pytest.mark.full
-def test_large_models_keep_their_weights_beside_the_file(tmp_path, monkeypatch):
+def test_large_models_store_their_weights_in_a_second_file(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_model, "LARGEST_FILE", 1000)
     path, model = tmp_path / "out", exports.shared_model()
     options = {"max_length": MAX_LENGTH, "verbose": False}
@@ -257,7 +257,7 @@ def test_large_models_keep_their_weights_beside_the_file(tmp_path, monkeypatch):
 # Refusals
 
 
-def test_operators_without_counterpart_are_named(tmp_path):
+def test_errors_name_operators_without_counterpart(tmp_path):
     ids = keras.Input((None,), dtype="int32", name="source_ids")
 
     class Strange(keras.layers.Layer):
@@ -332,7 +332,7 @@ def test_arguments_are_checked_before_any_work(error, message, options, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_models_that_no_artefact_can_hold_are_refused(encoder, tmp_path, monkeypatch):
+def test_unsupported_models_and_backends_are_refused(encoder, tmp_path, monkeypatch):
     ids = keras.Input((None,), dtype="uint8", name="bytes")
     model = keras.Model(ids, encoder(keras.ops.cast(ids, "int32")))
     with pytest.raises(ValueError, match="bytes is an input or output of dtype uint8"):

@@ -1,4 +1,4 @@
-"""The proof: models that cannot be proven are refused, and a float32 copy is the model passed."""
+"""The proof: unprovable models are refused, and a float32 copy must equal the passed model."""
 
 import re
 
@@ -40,7 +40,7 @@ class WithoutConfig(layers.Layer):
 
 
 class Counts(layers.Layer):
-    """Gives another number at each call."""
+    """Returns another number at each call."""
 
     def build(self, shape):
         self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
@@ -61,13 +61,13 @@ class Branches(layers.Layer):
 
 
 def exported(model, folder, **options):
-    """The ONNX Runtime session of what `export_onnx` writes."""
+    """Exports a model and returns its ONNX Runtime session."""
     export_onnx(model, folder / "onnx", verbose=False, **options)
     return onnxruntime.InferenceSession(folder / "onnx" / signature.MODEL_FILE)
 
 
 def model_of(*parts, size=4):
-    """A model of a chain of layers."""
+    """Returns a model that chains layers."""
     x = y = keras.Input((size,))
     for part in parts:
         y = part(y)
@@ -76,7 +76,7 @@ def model_of(*parts, size=4):
 
 @pytest.fixture
 def bfloat16():
-    """The global dtype policy of a test."""
+    """Sets the global dtype policy for a test."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
     yield
@@ -103,7 +103,7 @@ def test_a_process_that_dies_is_reported(tmp_path, monkeypatch):
         (Branches, "(?s)Failed at tracing.*use keras.ops"),
     ],
 )
-def test_a_model_that_cannot_be_proven_says_why(layer, message, tmp_path):
+def test_errors_say_why_a_model_cannot_be_proven(layer, message, tmp_path):
     with pytest.raises(ExportError, match=message) as caught:
         exported(model_of(layer()), tmp_path)
     assert "report" not in str(caught.value) and not list(tmp_path.iterdir())
@@ -116,10 +116,10 @@ def test_outputs_without_names_need_a_dict(tmp_path):
             exported(keras.Model(x, outputs), tmp_path)
 
 
-# The model that is passed, and a copy of it in float32
+# The passed model and its float32 copy
 
 
-def test_a_copy_that_is_not_the_model_is_refused(bfloat16, tmp_path):
+def test_a_copy_that_differs_from_the_model_is_refused(bfloat16, tmp_path):
     factor = Factor()
     model = model_of(layers.Dense(2), factor)
     session = exported(model, tmp_path)
@@ -154,7 +154,7 @@ def test_float32_models_need_no_configuration(tmp_path):
 
 
 @pytest.mark.parametrize("layer", [Unregistered, WithoutConfig])
-def test_a_model_that_cannot_be_copied_says_how_to_fix_it(bfloat16, tmp_path, layer):
+def test_errors_say_how_to_fix_a_model_that_cannot_be_copied(bfloat16, tmp_path, layer):
     with pytest.raises(ExportError, match="register.*get_config.*float32") as caught:
         exported(model_of(layers.Dense(2), layer()), tmp_path)
     assert "report" not in str(caught.value)

@@ -43,14 +43,14 @@ def test_search_gives_keras_tokens(loaded):
 
 
 @pytest.mark.full
-def test_logits_are_those_of_teacher_forcing(loaded):
+def test_logits_equal_teacher_forcing(loaded):
     feed = {"source_ids": source(3, 7), "target_ids": source(3, 5, seed=1)}
     found = loaded.signatures["logits"](**{k: tf.constant(v) for k, v in feed.items()})
     np.testing.assert_allclose(found["logits"], exports.shared_model()(feed), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.full
-def test_strings_become_the_strings_of_the_ids(loaded):
+def test_strings_give_the_translations_of_their_ids(loaded):
     tokenizer = exports.tokenizer()
     ids = pad_rows([[*row, END_ID] for row in tokenizer.encode(LINES)])
     expected = BEAM(exports.shared_model(), ids, MAX_LENGTH)
@@ -61,7 +61,7 @@ def test_strings_become_the_strings_of_the_ids(loaded):
 
 
 @pytest.mark.full
-def test_tensorflow_and_its_text_package_are_enough(folder, tmp_path):
+def test_serving_needs_only_tensorflow_and_its_text_package(folder, tmp_path):
     code = """
 import sys
 for name in ("keras_transformer", "sentencepiece"):
@@ -77,7 +77,7 @@ print(loaded.signatures["translate"](text=tf.constant(["two words"]))["texts"].s
 
 @pytest.fixture(scope="module")
 def language_model(tmp_path_factory):
-    """It has few positions, within which it is proven, and samples."""
+    """A sampling language model. The proof stays within its few positions."""
     path = tmp_path_factory.mktemp("saved") / "out"
     model = tiny("generate", num_layers=1, positions=kt.LearnedPositionEncoding(31))
     search = Sampling(0.9, 20, num_samples=2)
@@ -86,7 +86,7 @@ def language_model(tmp_path_factory):
 
 
 @pytest.mark.full
-def test_language_model_goes_on_from_text_with_a_seed(language_model):
+def test_a_language_model_continues_text_with_a_seed(language_model):
     signatures = tf.saved_model.load(str(language_model)).signatures
     text, seeds = tf.constant(LINES[:2]), [tf.constant(seed) for seed in (3, 3, 4)]
     first, again, other = (
@@ -124,7 +124,7 @@ def test_models_of_half_precision_are_saved_and_proven_in_float32(tmp_path):
 
 
 @pytest.mark.full
-def test_samples_prove_the_search_or_else_the_forward_pass(tmp_path):
+def test_wrong_samples_and_a_missed_tolerance_are_refused(tmp_path):
     model = tiny("encode", num_layers=1)
     with pytest.raises(ValueError, match="dict with an array for each of"):
         export_saved_model(model, tmp_path / "out", samples=[source()])
@@ -142,7 +142,7 @@ def test_samples_prove_the_search_or_else_the_forward_pass(tmp_path):
 
 
 @pytest.mark.full
-def test_all_parts_of_a_saved_model_are_known(tmp_path):
+def test_files_that_are_not_part_of_a_saved_model_are_named(tmp_path):
     (tmp_path / "variables").mkdir()
     (tmp_path / "assets").mkdir()
     for name in ("variables/variables.index", "fingerprint.pb"):

@@ -1,4 +1,4 @@
-"""A service and an archive job on two machines with one Ray cluster, one of which is lost."""
+"""A service and an archive job on a Ray cluster of two machines, one of which fails."""
 
 import contextlib
 import subprocess
@@ -34,7 +34,7 @@ def cluster():
 
 @contextlib.contextmanager
 def started(host, told, *command):
-    """A running module of the package on a host, which writes its errors to `told`."""
+    """Runs a module of the package on a host, with stderr in `told`."""
     with open(told, "w") as errors:
         process = host.start(
             sys.executable,
@@ -63,7 +63,7 @@ def translated(lines):
 
 
 def running(host, name):
-    """Ids of the Ray workers of a kind on a machine."""
+    """Returns process ids of a host's Ray workers of one kind."""
     return [pid for pid, command in host.processes().items() if command.startswith(f"ray::{name}")]
 
 
@@ -71,7 +71,7 @@ def replicas(cluster):
     return sum(len(running(host, "Engine")) for host in cluster.hosts)
 
 
-def test_a_service_and_a_job_go_on_where_a_machine_is_lost(cluster, folder, tmp_path):
+def test_a_service_and_a_job_continue_when_a_machine_is_lost(cluster, folder, tmp_path):
     first, second = cluster.hosts
     served, done, out = tmp_path / "served", tmp_path / "done", tmp_path / "out"
     packed = archives.write_text(tmp_path / "in.txt.gz", LINES)
@@ -89,12 +89,12 @@ def test_a_service_and_a_job_go_on_where_a_machine_is_lost(cluster, folder, tmp_
             second.unplug()
             there = len(archives.parts(out))
             assert there < 300
-            for _ in range(8):  # one of them asks the replica that is lost
+            for _ in range(8):  # one request reaches the lost replica
                 assert first.run(*ask).splitlines() == translated(LINES[:50])
             assert archive.wait(200) == 0, done.read_text()
         serving.terminate()
         assert serving.wait(60) == 0, served.read_text()
-    # The cluster goes on, without what the service has started.
+    # The cluster keeps running without the service's replicas.
     wait_for(lambda: not running(first, "Engine"), served, 120)
     rows = archives.rows(out)
     assert [row["source"] for row in rows] == LINES

@@ -1,4 +1,4 @@
-"""One ONNX file from samples to tokens with times: features, model, search and rules."""
+"""One ONNX file turns samples into timestamped tokens: features, model, search and rules."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ from keras_transformer.export import export_onnx
 FIRST, NO_TIMES = 61, 59
 
 
-def test_one_file_reads_samples_and_writes_times(tmp_path):
+def test_one_file_reads_samples_and_writes_timestamps(tmp_path):
     samples = keras.Input((None,), name="samples")
     frames = kt.MaskedConv1D(16, 3, 2, activation="gelu")(kt.LogMel(7)(samples))
     encoder = keras.Model(samples, frames, name="encoder")

@@ -1,4 +1,4 @@
-"""Folders of exports: they appear whole or not at all, and nothing else is ever replaced."""
+"""Folders of exports: they appear whole or not at all, and replace only earlier exports."""
 
 import ctypes
 import json
@@ -14,7 +14,7 @@ why_not = why_not_files({"artefact.json", "model.onnx"}, "artefact.json", MARK)
 
 
 def write(folder, content="new"):
-    """The files of an export."""
+    """Writes an export's files."""
     folder.mkdir(exist_ok=True)
     (folder / "model.onnx").write_text(content)
     (folder / "artefact.json").write_text(json.dumps(MARK))
@@ -54,7 +54,7 @@ def test_error_leaves_nothing_behind(tmp_path):
 
 
 @pytest.mark.parametrize("stray", ["model.keras", ".git/HEAD", "notes.txt", "model.onnx/x"])
-def test_export_with_something_else_beside_it_is_left_alone(tmp_path, stray):
+def test_export_with_other_files_beside_it_is_left_alone(tmp_path, stray):
     if stray.startswith("model.onnx"):
         (tmp_path / "artefact.json").write_text(json.dumps(MARK))
     else:
@@ -69,14 +69,14 @@ def test_export_with_something_else_beside_it_is_left_alone(tmp_path, stray):
 
 
 @pytest.mark.parametrize("content", ["not JSON", "[]", '{"format": "other"}'])
-def test_file_of_the_same_name_makes_no_export(tmp_path, content):
+def test_a_file_named_like_the_manifest_makes_no_export(tmp_path, content):
     (tmp_path / "artefact.json").write_text(content)
     with pytest.raises(ExportError, match=r"not an earlier export \(its artefact.json"):
         export(tmp_path)
     assert tree(tmp_path) == {"artefact.json": content}
 
 
-def test_what_appears_during_the_export_is_left_alone(tmp_path):
+def test_files_that_appear_during_the_export_are_left_alone(tmp_path):
     path = write(tmp_path / "out", "earlier")
     with (
         pytest.raises(ExportError, match="notes.txt"),
@@ -120,7 +120,7 @@ def test_targets_that_cannot_be_written_are_refused_before_the_work(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"file", "dangling", "circle"}
 
 
-def test_folder_above_that_is_not_writable_is_told(tmp_path, monkeypatch):
+def test_a_read_only_parent_folder_is_reported(tmp_path, monkeypatch):
     def refuse(path, *arguments, **named):
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -152,7 +152,7 @@ def test_two_exports_to_one_folder_leave_one_of_them_whole(tmp_path, monkeypatch
     path, rename = write(tmp_path / "out", "earlier"), os.rename
 
     def meet(source, target):
-        """Another export moves into place just when this one has moved the old folder away."""
+        """Moves another export into place after this one has moved the old folder away."""
         rename(source, target)
         if pathlib.Path(target).name == "old":
             monkeypatch.setattr(os, "rename", rename)

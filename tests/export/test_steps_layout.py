@@ -1,4 +1,4 @@
-"""The layout "steps": two files, the loop outside, and the same tokens as from one file."""
+"""The layout "steps": two files without a loop give the same tokens as one file."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ SEARCHES = {"beam": exports.BEAM, "greedy": exports.GREEDY}
 
 
 def folder(name, layout="steps"):
-    """The folder of a search in a layout."""
+    """Returns a search's folder in a layout."""
     options = {} if layout == "loop" else {"layout": layout}
     return exports.artefact(SEARCHES[name], **options)
 
@@ -46,7 +46,7 @@ def test_steps_give_keras_tokens(name):
 
 
 @pytest.mark.parametrize("name", quick(SEARCHES, "beam"))
-def test_translator_serves_both_layouts_with_one_result(name):
+def test_translator_returns_the_same_results_with_both_layouts(name):
     one, two = (
         Translator(folder(name, layout), threads=1).n_best(LINES * 5, tokens_per_batch=40)
         for layout in ("loop", "steps")
@@ -62,7 +62,7 @@ def test_translator_serves_both_layouts_with_one_result(name):
 @pytest.mark.parametrize(
     "search", [exports.SAMPLING, pytest.param(BeamSearch(2), marks=pytest.mark.full)]
 )
-def test_prompts_and_samples_are_those_of_one_file(search):
+def test_generator_returns_the_same_texts_with_both_layouts(search):
     seed = {"seed": 5} if search == exports.SAMPLING else {}
     one, two = (
         Generator(exports.artefact(search, "generate", **layout), threads=1).n_best(LINES, **seed)
@@ -71,7 +71,7 @@ def test_prompts_and_samples_are_those_of_one_file(search):
     assert [item.texts for item in one] == [item.texts for item in two]
 
 
-def test_the_folder_says_its_layout(tmp_path):
+def test_the_manifest_names_the_layout(tmp_path):
     manifest = read_artefact(folder("beam")).manifest
     assert manifest["layout"] == "steps"
     assert set(manifest["files"]) == {"first.onnx", "step.onnx", "tokenizer.model"}
@@ -87,11 +87,11 @@ def test_the_folder_says_its_layout(tmp_path):
 
 
 def test_a_step_has_no_loop_and_keeps_every_shape():
-    """A CUDA graph needs this: no control flow, and the same shapes in every step."""
+    """CUDA graphs need steps without control flow and with constant shapes."""
     step = onnx.load(folder("beam") / "step.onnx")
     found = exports.counts(step.graph)
     assert not {"Loop", "If", "Scan", "Softmax"} & set(found)
-    assert found["MultiHeadAttention"] == 4  # two blocks, two of each
+    assert found["MultiHeadAttention"] == 4  # two in each block
     axes = {
         value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
         for value in [*step.graph.input, *step.graph.output]
@@ -149,7 +149,7 @@ def test_results_begin_after_the_prompt_and_end_with_the_longest():
     assert scores.tolist() == [[-1.0], [-2.0]]
 
 
-def test_results_are_in_order_and_hypotheses_that_do_not_exist_are_empty():
+def test_results_are_sorted_and_missing_hypotheses_are_empty():
     ids = np.array([[[7, 3], [8, 3], [9, 9]]], np.int32)
     found, scores = final_outputs(ids, np.array([[-2.0, -1.0, -np.inf]], np.float32))
     assert found.tolist() == [[[8, 3], [7, 3], [0, 0]]]
@@ -166,7 +166,7 @@ def test_only_the_steps_record_cuda_graphs(flag, recorded):
 
 @pytest.fixture(scope="module")
 def sessions():
-    """One that keeps its buffers, as CUDA graphs ask for, and one that does not."""
+    """A session that keeps its buffers, as CUDA graphs need, and one without."""
     plain = open_session(read_artefact(folder("beam")))
     return StepsSession(plain.first, plain.step, graphs=True), plain
 
@@ -180,25 +180,25 @@ def test_kept_buffers_give_the_same_tokens(sessions):
 
 
 def places(session, ids):
-    """Where the tensors of a call lie, and which graphs it would record."""
+    """Returns the addresses of a call's tensors and the ids of its graphs."""
     buffers = session.run_first({"source_ids": ids})
     names = [options.get_run_config_entry("gpu_graph_id") for options in buffers.graphs]
     return {tensor.data_ptr() for each in buffers.pair for tensor in each.values()}, names
 
 
-def test_a_graph_is_replayed_where_it_was_recorded(sessions):
+def test_calls_of_one_shape_and_thread_share_buffers_and_graphs(sessions):
     session, plain = sessions
     first, other = places(session, source(3, 6)), places(session, source(4, 6))
     assert places(session, source(3, 6)) == first
     assert not first[0] & other[0] and len({*first[1], *other[1]}) == 4
-    assert int(min(first[1], key=int)) > 0  # 0 is ONNX Runtime's own
-    with ThreadPoolExecutor(1) as another:  # whose graphs are its own
+    assert int(min(first[1], key=int)) > 0  # ONNX Runtime reserves 0
+    with ThreadPoolExecutor(1) as another:  # its thread has separate graphs
         there = another.submit(places, session, source(3, 6)).result()
     assert not there[0] & first[0] and not {*there[1]} & {*first[1]}
     assert places(plain, source(3, 6))[1] == ["-1", "-1"]
 
 
-def test_shapes_beyond_the_most_run_without_a_graph(sessions, monkeypatch):
+def test_shapes_beyond_the_limit_run_without_a_graph(sessions, monkeypatch):
     _, plain = sessions
     session = StepsSession(plain.first, plain.step, graphs=True)
     monkeypatch.setattr(steps_session, "MOST_SHAPES", 1)
@@ -214,4 +214,4 @@ def test_check_runs_both_files(capsys):
         len(onnx.load(path).graph.node) for path in read_artefact(folder("greedy")).model_paths
     )
     assert trial["error"] is None
-    assert 0 < sum(trial["nodes"].values()) <= nodes  # ONNX Runtime takes some out
+    assert 0 < sum(trial["nodes"].values()) <= nodes  # ONNX Runtime removes some

@@ -1,4 +1,4 @@
-"""Streams: the text of `generate` and `translate` in parts, after each step of the model."""
+"""Streams return the text of `generate` and `translate` in parts, one after each step."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def steps_run(monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_parts_are_the_text_of_generate(runners, name):
+def test_the_parts_join_to_the_text_of_generate(runners, name):
     runner = runners(name)
     for number, prompt in enumerate(PROMPTS):
         seed = {"seed": number} if runner.samples else {}
@@ -100,7 +100,7 @@ def test_a_closed_stream_runs_no_further_step_and_leaves_the_session_usable(runn
     assert steps_run == []
     assert next(stream)
     ran = len(steps_run)
-    assert runner.generate(LINES) == expected  # in the midst of the stream
+    assert runner.generate(LINES) == expected  # during the stream
     steps_run.clear()
     stream.close()
     with pytest.raises(StopIteration):
@@ -110,11 +110,11 @@ def test_a_closed_stream_runs_no_further_step_and_leaves_the_session_usable(runn
 
 
 def test_streams_run_side_by_side(runners):
-    """Also where buffers are kept for CUDA graphs."""
+    """Streams must not share the buffers that are kept for CUDA graphs."""
     runner = generator("greedy")
     runner.session = StepsSession(runner.session.first, runner.session.step, graphs=True)
     expected = runner.generate(PROMPTS)
-    assert runner.generate([LINES[0]]) == [expected[0]]  # with buffers of this shape
+    assert runner.generate([LINES[0]]) == [expected[0]]  # keeps buffers of this shape
     streams = [runner.stream_steps(line) for line in [LINES[0]] * 2 + PROMPTS[1:]]
     texts = [""] * len(streams)
     for _ in range(50):
@@ -164,14 +164,14 @@ def test_hypotheses_that_cannot_win_do_not_count(running, scores, expected):
     assert after_prompt.shared_ids().tolist() == expected[1:]
 
 
-def test_one_file_refuses_and_says_how_to_export():
+def test_one_file_refuses_streams_and_names_the_layout_to_export():
     for runner, kind in ((Generator, "generate"), (Translator, "translate")):
         search = exports.SAMPLING if kind == "generate" else exports.BEAM
         with pytest.raises(ArtefactError, match=r"layout='steps'"):
             runner(exports.artefact(search, kind), threads=1).stream("a man")
 
 
-def test_refused_arguments(runners):
+def test_blank_prompts_give_no_parts_and_wrong_arguments_are_refused(runners):
     runner = runners("greedy")
     for prompt in ("", "  ", "\0a"):
         assert list(runner.stream(prompt)) == [] and runner.generate([prompt]) == [""]
@@ -185,7 +185,7 @@ def test_refused_arguments(runners):
         runner.stream("a man", seed=3)
 
 
-def test_random_tokens_are_shown_as_they_are_decoded():
+def test_parts_of_random_tokens_join_to_the_decoded_text():
     """Bytes, spaces and unknown tokens in any order; a shown text never changes."""
     tokenizer, random = exports.tokenizer(), np.random.default_rng(1)
     bytes_first = np.r_[np.arange(1, 3), np.arange(4, exports.VOCAB)]
@@ -201,7 +201,7 @@ def test_random_tokens_are_shown_as_they_are_decoded():
         assert "".join(parts) == tokenizer.decode(ids)
 
 
-def test_word_pieces_are_shown_as_they_are_decoded():
+def test_parts_of_word_pieces_join_to_the_decoded_text():
     tokenizers = pytest.importorskip("tokenizers")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "it", "'", "s", "##n", "n't", ".", "do", "not"]
     made = tokenizers.Tokenizer(

@@ -20,7 +20,7 @@ def forecaster():
     return keras.Model(series, layers.Dense(2, name="forecast")(series))
 
 
-def test_the_axes_of_a_series_have_its_name_and_those_of_ids_are_documented():
+def test_axes_are_named_after_a_series_or_as_documented_for_ids():
     task = ForwardTask(forecaster())
     assert task.axes("series", 3) == ("batch", "series_length", "series_axis_2")
     assert task.axes("forecast", 3) == ("batch", "series_length", "forecast_axis_2")
@@ -37,7 +37,7 @@ def test_logits_of_an_embedding_are_called_logits():
 
 
 @pytest.mark.parametrize("kind", ["translate", "generate"])
-def test_a_search_is_called_by_its_task(kind):
+def test_a_search_is_named_after_its_task(kind):
     assert SearchTask(exports.tiny(kind, num_layers=1), exports.BEAM, None).name == kind
 
 
@@ -78,7 +78,7 @@ def test_only_outputs_of_the_inputs_length_share_its_axis(outputs, tmp_path):
 # Made-up inputs, and samples
 
 
-def test_made_up_inputs_hold_negative_zero_and_large_integers_and_both_booleans():
+def test_made_up_inputs_hold_negative_and_large_integers_and_both_booleans():
     i, j = keras.Input((None,), dtype="int32"), keras.Input((4,), dtype="int64")
     b, ids = keras.Input((), dtype="bool"), keras.Input((None,), dtype="int32", name="ids")
     outputs = {"i": i + 1, "j": j + 1, "b": ops.logical_not(b), "e": layers.Embedding(7, 2)(ids)}

@@ -1,4 +1,4 @@
-"""Strings in, strings out: `Translator`, SavedModel and text model agree, on odd text too.
+"""Serving of strings: `Translator`, SavedModel and text model agree, on odd text too.
 
 The model has two vocabularies, so each tokenizer must be used on its side.
 """
@@ -42,7 +42,7 @@ def nul_id(target):
 
 @pytest.fixture(scope="module")
 def model(nul_id):
-    """It often writes NUL and ids that the tokenizer lacks."""
+    """A model that often writes NUL and ids that the tokenizer lacks."""
     model = tiny(num_layers=1, target_vocab_size=TARGET_VOCAB + BEYOND, output_bias=True)
     bias = model.decoder_stack.embedding.bias
     likely = np.zeros(bias.shape, "float32")
@@ -69,14 +69,14 @@ def translate(model, target, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def text_model(onnx_folder):
-    """Texts and scores, each (B, W), that the text model gives for WHITE + TEXT."""
+    """Texts and scores, each (B, W), of the text model for WHITE + TEXT."""
     case = {"text": np.array(WHITE + TEXT)}
     path = onnx_folder / signature.TEXT_MODEL_FILE
     (found,), _ = run_exported([path], [case], extensions=True)
     return found["texts"].tolist(), found["scores"]
 
 
-def test_blank_is_what_python_takes_for_white_space():
+def test_blank_matches_the_white_space_of_python():
     every = [chr(code) for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF]
     blank = tf.strings.regex_full_match(every, signature.BLANK).numpy()
     assert [c for c, is_blank in zip(every, blank, strict=True) if is_blank] == [
@@ -84,7 +84,7 @@ def test_blank_is_what_python_takes_for_white_space():
     ]
 
 
-def test_bytes_that_spell_no_character_are_told_apart():
+def test_the_byte_table_follows_utf_8():
     found = {byte: row for byte, *row in text_graph.byte_table(tokenizer(), VOCAB)}
     assert found[0x41] == [0, 0x80, 0xBF] and found[0xC3] == [1, 0x80, 0xBF]
     assert found[0xE0] == [2, 0xA0, 0xBF] and found[0xF4] == [3, 0x80, 0x8F]
@@ -116,7 +116,7 @@ def test_no_texts_have_no_translations(translate, onnx_folder):
     assert Translator(onnx_folder, threads=1).n_best([]) == []
 
 
-def test_keras_tokens_become_the_same_strings(model, target, nul_id, text_model):
+def test_keras_tokens_decode_to_the_same_strings(model, target, nul_id, text_model):
     ids = [[*row, END_ID] for row in tokenizer().encode([t.partition("\0")[0] for t in TEXT])]
     found = SEARCH(model, pad_rows(ids), MAX_LENGTH).ids.numpy()
     assert (found == nul_id).any() and (found >= TARGET_VOCAB).any()
@@ -126,7 +126,7 @@ def test_keras_tokens_become_the_same_strings(model, target, nul_id, text_model)
 
 
 def test_translator_agrees_except_for_ids_that_the_tokenizer_lacks(onnx_folder, target, text_model):
-    """It can report such ids as an error."""
+    """`Translator` may report such ids as errors."""
     assert kt.Tokenizer.load(onnx_folder / "target_tokenizer.model") == target
     results = Translator(onnx_folder, threads=1).n_best(WHITE + TEXT)
     translated = 0
@@ -143,7 +143,7 @@ def test_translator_agrees_except_for_ids_that_the_tokenizer_lacks(onnx_folder, 
 
 
 @pytest.mark.parametrize("export", [export_onnx, export_saved_model])
-def test_tokenizers_must_fit_to_their_sides(model, target, export, tmp_path):
+def test_tokenizers_must_fit_their_sides(model, target, export, tmp_path):
     for source, other, message in (
         (tokenizer(), None, "Pass target_tokenizer too"),
         (target, tokenizer(), "tokenizer of the target has 286 ids, but .* writes 285"),

@@ -1,7 +1,7 @@
-"""The Triton repository holds what its protocol buffers and its ONNX Runtime backend ask for.
+"""Export for Triton: its protocol buffers and its ONNX Runtime backend accept the repository.
 
-No Triton runs here. `backend_problems` is the rule by which its backend refuses a configuration
-when it loads a model (`onnxruntime_backend`, `ValidateInputs` and `ValidateOutputs`).
+The tests run no Triton. `backend_problems` repeats the checks of a configuration that the backend
+makes when it loads a model (`onnxruntime_backend`, `ValidateInputs` and `ValidateOutputs`).
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ def hand_made(tokenizer, tmp_path):
 
 
 def parsed(path):
-    """A written configuration as Triton's protocol buffers read it, as a dict."""
+    """Returns a configuration, read by Triton's protocol buffers, as a dict."""
     pb2 = pytest.importorskip("tritonclient.grpc").model_config_pb2
     text_format = pytest.importorskip("google.protobuf.text_format")
     json_format = pytest.importorskip("google.protobuf.json_format")
@@ -50,7 +50,7 @@ def dims_of(tensor):
 
 
 def backend_problems(config, opened):
-    """Why the backend would not load the model with this configuration, a list."""
+    """Returns a list of reasons why the backend would refuse the configuration."""
     problems, batched = [], config.get("max_batch_size", 0) > 0
     onnx_types = {"TYPE_INT32": "tensor(int32)", "TYPE_FP32": "tensor(float)"}
     for listed, values, exact in (
@@ -101,13 +101,13 @@ def test_every_option_is_in_the_configuration(hand_made, tmp_path):
     assert config["instance_group"] == [{"count": 3, "kind": "KIND_GPU"}]
     assert config["parameters"] == {"intra_op_thread_count": {"string_value": "5"}}
     path = export_triton(hand_made, tmp_path / "repository", max_batch_size=0)
-    config = parsed(path)  # in the place of the first
+    config = parsed(path)  # replaces the first
     assert not {"max_batch_size", "dynamic_batching"} & set(config)
     assert backend_problems(config, session(path / "1" / "model.onnx")) == []
     assert config["input"][0]["dims"] == ["-1", "-1"]
 
 
-def test_a_seed_holds_for_a_whole_batch_so_triton_makes_none(tokenizer, tmp_path):
+def test_models_with_a_seed_are_not_batched(tokenizer, tmp_path):
     folder = seeded_artefact.write(tmp_path / "story", tokenizer)
     path = export_triton(folder, tmp_path / "repository")
     config = parsed(path)
@@ -118,7 +118,7 @@ def test_a_seed_holds_for_a_whole_batch_so_triton_makes_none(tokenizer, tmp_path
         export_triton(folder, tmp_path / "repository", max_batch_size=2)
 
 
-def test_strings_are_a_batch_of_one_shape(tokenizer, tmp_path):
+def test_a_text_model_is_configured_with_its_op_library(tokenizer, tmp_path):
     files = {signature.TEXT_MODEL_FILE: b"a text model"}
     folder = artefacts.write(tmp_path / "strings", tokenizer, files=files, text=TEXT)
     library = "/opt/libortextensions.so"
@@ -137,9 +137,9 @@ def test_strings_are_a_batch_of_one_shape(tokenizer, tmp_path):
         export_triton(folder, tmp_path / "repository", op_library=library)
 
 
-def test_weights_in_a_file_of_their_own_lie_where_the_model_looks_for_them(tokenizer, tmp_path):
+def test_a_separate_file_of_weights_is_copied_beside_the_model(tokenizer, tmp_path):
     made = onnx.load_from_string(artefacts.model(tokenizer.vocab_size))
-    for weight in made.graph.initializer:  # as bytes, which alone can lie elsewhere
+    for weight in made.graph.initializer:  # only raw bytes can be external
         weight.CopyFrom(
             onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight), weight.name)
         )
@@ -178,7 +178,7 @@ def test_wrong_arguments_are_refused_before_anything_is_written(
     assert not (tmp_path / "repository").exists()
 
 
-def test_what_triton_cannot_serve_is_refused(tokenizer, tmp_path):
+def test_unsupported_artefacts_are_refused(tokenizer, tmp_path):
     files = {signature.MODEL_FILE: None, signature.FIRST_FILE: b"1", signature.STEP_FILE: b"2"}
     steps = artefacts.write(tmp_path / "steps", tokenizer, files=files, layout="steps")
     with pytest.raises(ExportError, match="layout='loop'"):
@@ -191,7 +191,7 @@ def test_what_triton_cannot_serve_is_refused(tokenizer, tmp_path):
         export_triton(tmp_path, tmp_path)
 
 
-def test_a_folder_of_something_else_is_left_alone(hand_made, tmp_path):
+def test_a_folder_with_other_files_is_left_alone(hand_made, tmp_path):
     path = tmp_path / "repository" / "model"
     path.mkdir(parents=True)
     (path / "notes.txt").touch()

@@ -1,4 +1,4 @@
-"""Parts that are answered together, without Ray: the same files, and all of them once."""
+"""Groups of parts, without Ray: the same files, and each part once."""
 
 import os
 
@@ -27,7 +27,7 @@ def translator(tmp_path_factory):
 
 @pytest.mark.parametrize("format", ["parquet", "jsonl", "text"])
 @pytest.mark.parametrize("together", [2, 3, 4])
-def test_parts_that_are_answered_together_are_as_those_alone(
+def test_parts_answered_together_equal_parts_answered_alone(
     together, format, translator, inputs, tmp_path
 ):
     alone, out = tmp_path / "alone", tmp_path / "together"
@@ -38,7 +38,7 @@ def test_parts_that_are_answered_together_are_as_those_alone(
         assert (out / path.name).read_bytes() == path.read_bytes()
 
 
-def test_of_parts_together_those_that_are_there_are_left_alone(translator, inputs, tmp_path):
+def test_existing_parts_of_a_group_are_left_alone(translator, inputs, tmp_path):
     out = tmp_path / "out"
     made = archives.answer(out, translator, inputs, together=4)
     before = [path.read_bytes() for path in archives.parts(out)]
@@ -67,7 +67,7 @@ def test_after_a_death_parts_are_answered_one_by_one(translator, inputs, tmp_pat
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
 @pytest.mark.parametrize(("part_lines", "most"), [(7, 5), (2000, 5), (3000, 3), (20_000, 1)])
-def test_groups_are_all_parts_in_order_and_end_with_short_ones(workers, part_lines, most):
+def test_groups_hold_all_parts_in_order_and_shrink_to_one(workers, part_lines, most):
     parts = [plan.JobPart(str(i), "in", 1, 1, i, i * part_lines, part_lines) for i in range(101)]
     groups = plan.groups(parts, workers)
     assert [part for group in groups for part in group] == parts

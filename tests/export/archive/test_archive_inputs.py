@@ -21,7 +21,7 @@ TEXTS = archives.lines(23)
 
 
 def write(folder, kind, texts=TEXTS):
-    """A file of a kind: what its name ends with."""
+    """Writes a file whose name ends with `kind`."""
     path = folder / f"in.2{kind}"
     if kind == ".parquet":
         table = pyarrow.table({"other": list(range(len(texts))), "text": texts})
@@ -78,7 +78,7 @@ def test_rows_that_hold_no_string_are_refused_one_by_one(tmp_path):
     assert items == ["a", ""] and refused == {1: "'text' holds NoneType, not a string"}
 
 
-def test_files_that_are_not_what_their_names_say(tmp_path):
+def test_files_that_contradict_their_names_are_refused(tmp_path):
     (tmp_path / "in.parquet").write_bytes(b"no such thing")
     with pytest.raises(ValueError, match="in.parquet is not a Parquet file"):
         cut(tmp_path / "in.parquet", 7, "text")
@@ -95,7 +95,7 @@ def test_files_that_are_not_what_their_names_say(tmp_path):
         cut(tmp_path / "cut.gz", 7, "text")
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/io"), reason="counts what Linux has read")
+@pytest.mark.skipif(not os.path.exists("/proc/self/io"), reason="needs /proc/self/io")
 def test_parts_in_order_unpack_a_file_once(tmp_path):
     noise = np.random.default_rng(7).integers(97, 123, (211, 5003), np.uint8)
     data = b"".join(row.tobytes() + b"\n" for row in noise)
@@ -117,7 +117,7 @@ def bytes_read():
 
 
 @pytest.mark.parametrize("kind", [".txt", ".txt.gz", ".jsonl"])
-def test_a_line_without_an_end_is_refused_and_fills_no_memory(kind, tmp_path):
+def test_a_huge_line_is_refused_and_does_not_fill_memory(kind, tmp_path):
     path = tmp_path / f"in{kind}"
     good = b'{"text": "a"}' if kind == ".jsonl" else b"a"
     pieces = [good, b"\n", *[b"x" * 2**20] * (6 * MOST_LINE_BYTES // 2**20), b"\n", good, b"\n"]
@@ -134,7 +134,7 @@ def test_a_line_without_an_end_is_refused_and_fills_no_memory(kind, tmp_path):
     assert refused == {1: f"more than {MOST_LINE_BYTES} bytes in one line; split it"}
 
 
-def test_lines_that_are_too_long_share_one_stand_in(tmp_path, monkeypatch):
+def test_lines_that_are_too_long_share_one_placeholder(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "MOST_LINE_BYTES", 11)
     path = tmp_path / "in.txt"
     whole = [b"x" * 11 + b"\n", b"x" * 11 + b"\r\n", b"x" * 11]
@@ -155,7 +155,7 @@ def test_lines_that_are_too_long_share_one_stand_in(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["cut", "overwritten"])
-def test_a_packed_file_that_was_damaged_later_is_named_wherever_it_is_read(tmp_path, damage):
+def test_a_gzip_file_damaged_later_is_named_at_every_read(tmp_path, damage):
     draw = random.Random(7)
     path = tmp_path / "in.txt.gz"
     path.write_bytes(gzip.compress(b"".join(b"%x\n" % draw.getrandbits(997) for _ in range(9973))))
@@ -175,6 +175,6 @@ def test_a_file_that_became_shorter_is_noticed(tmp_path):
         read(path, 0, 24, "text")
 
 
-def test_kinds_by_name():
+def test_the_name_of_a_file_decides_its_kind():
     assert kind_of("a.parquet.txt") == "text" and kind_of("a") == "text"
     assert kind_of("2024.01.jsonl.gz") == "jsonl" and kind_of("in/b.parquet") == "parquet"

@@ -1,4 +1,4 @@
-"""Whole jobs on Ray, killed in the middle; and what is refused before Ray is asked."""
+"""Whole jobs on Ray, killed in the middle, and jobs refused before Ray starts."""
 
 import os
 import pathlib
@@ -16,7 +16,7 @@ from keras_transformer.export.archive import ArchiveError, __main__, job, plan, 
 from keras_transformer.startup import SERVES
 
 LINES = archives.lines(751)
-PART_LINES = 7  # 108 parts, each far faster than Ray hands out the next
+PART_LINES = 7  # 108 parts, each far faster than Ray's dispatch
 TOKENIZER = artefacts.tokenizer()
 
 
@@ -56,7 +56,7 @@ def test_a_job_is_complete_and_in_order_whatever_was_killed(translator, tmp_path
         assert stat.S_IMODE((tmp_path / ray_cluster.TOKEN_FILE).stat().st_mode) == 0o600
         os.kill(worker, signal.SIGKILL)
         there = len(archives.parts(out))
-        wait_for(lambda: len(archives.parts(out)) > there + 5, process)  # another has taken over
+        wait_for(lambda: len(archives.parts(out)) > there + 5, process)  # another worker took over
         with pytest.raises(ArchiveError, match="is in use by another job"):
             run_archive(translator, [inputs], out, part_lines=PART_LINES, with_source=True)
     finally:
@@ -64,8 +64,8 @@ def test_a_job_is_complete_and_in_order_whatever_was_killed(translator, tmp_path
         process.communicate()
     killed_at = len(archives.parts(out))
     assert 10 < killed_at < 108
-    (out / ".part-000107.parquet.abcdefgh.partial").mkdir()  # as a kill while it writes leaves it
-    for _ in range(3):  # Ray gives itself 30 seconds to start, which a busy machine may not have
+    (out / ".part-000107.parquet.abcdefgh.partial").mkdir()  # as a kill during a write leaves it
+    for _ in range(3):  # a busy machine may exceed Ray's limit of 30 seconds to start
         process = start(translator, inputs, out, *options)
         told = process.communicate(timeout=300)[1]
         if "Ray did not start" not in told:
@@ -86,7 +86,7 @@ def test_a_job_is_complete_and_in_order_whatever_was_killed(translator, tmp_path
     assert done == {"parts": 108, "lines": 751, "answered": 0, "errors": 0}
 
 
-# What is refused before Ray is asked
+# Refused before Ray starts
 
 
 @pytest.fixture
@@ -106,10 +106,10 @@ def test_a_folder_of_another_job_is_refused(translator, inputs, tmp_path):
         run_archive(translator, inputs, out)
     with pytest.raises(ArchiveError, match="holds no _plan.json, but in.txt.gz"):
         run_archive(translator, inputs, tmp_path)
-    assert not (tmp_path / job.LOCK_FILE).exists()  # it is somebody else's
+    assert not (tmp_path / job.LOCK_FILE).exists()  # not a job's folder
 
 
-def test_arguments_that_no_job_can_have(translator, inputs, tmp_path):
+def test_wrong_arguments_are_refused(translator, inputs, tmp_path):
     for options, told in (
         ({"format": "csv"}, "`format` must be one of"),
         ({"part_lines": 0}, "`part_lines` must be at least 1, got 0"),
@@ -125,7 +125,7 @@ def test_arguments_that_no_job_can_have(translator, inputs, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_cluster_that_is_not_there_is_an_error_of_a_line(translator, inputs, tmp_path):
+def test_a_missing_cluster_gives_an_error_of_one_line(translator, inputs, tmp_path):
     ray = pytest.importorskip("ray")
 
     def init(*arguments, **options):
@@ -140,11 +140,11 @@ def test_a_cluster_that_is_not_there_is_an_error_of_a_line(translator, inputs, t
 
 
 @pytest.mark.parametrize("address", ["local", "here:1"])
-def test_settings_of_ray_end_with_its_start(address, tmp_path, monkeypatch):
+def test_settings_of_ray_last_only_during_its_start(address, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
     seen = {}
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("RAY_enable_metrics_collection", "1")  # who wants metrics gets them
+    monkeypatch.setenv("RAY_enable_metrics_collection", "1")  # the user's setting stays
     monkeypatch.delenv("RAY_enable_autoscaler_v2", raising=False)
     monkeypatch.setattr(ray, "init", lambda *arguments, **options: seen.update(os.environ))
     monkeypatch.setattr(ray, "shutdown", lambda: None)
@@ -187,7 +187,7 @@ def test_a_seed_is_drawn_once_and_kept(tmp_path, inputs):
         (KeyboardInterrupt(), 130, "the same command continues from there"),
     ],
 )
-def test_the_command_says_how_it_ended(error, status, told, monkeypatch, capsys):
+def test_the_command_reports_results_errors_and_stops(error, status, told, monkeypatch, capsys):
     asked = {}
 
     def run(*arguments, **options):

@@ -1,4 +1,4 @@
-"""Parts without Ray: what a worker writes, and what a plan goes on with or refuses."""
+"""Parts and plans without Ray: the output of a worker, and refused plans."""
 
 import gzip
 import json
@@ -56,7 +56,7 @@ def test_every_line_has_its_row(format, translator, inputs, tmp_path):
         assert reason in rows[number]["error"]
 
 
-def test_text_alone_has_its_errors_beside_it(translator, inputs, tmp_path):
+def test_the_text_format_writes_errors_to_another_file(translator, inputs, tmp_path):
     out = tmp_path / "out"
     archives.answer(out, translator, inputs, format="text", part_lines=5)
     first, second = sorted(out.glob("*.txt.gz"))
@@ -67,7 +67,7 @@ def test_text_alone_has_its_errors_beside_it(translator, inputs, tmp_path):
     file, line, reason = (out / "part-000000.errors.tsv").read_text().rstrip("\n").split("\t")
     assert (file, line) == (inputs[0], "4") and "at most 61" in reason
     assert (out / "part-000001.errors.tsv").exists()
-    assert first.read_bytes()[4:8] == bytes(4)  # no time: the same bytes at each run
+    assert first.read_bytes()[4:8] == bytes(4)  # no timestamp: each run writes the same bytes
 
 
 def test_other_tasks_have_their_columns(tmp_path):
@@ -101,19 +101,19 @@ def test_one_seed_holds_for_all_parts(tmp_path):
     assert {row["text"] for row in archives.rows(tmp_path / "out")} == {TOKENIZER.decode(ids)}
 
 
-def test_a_part_that_is_there_is_left_alone(translator, inputs, tmp_path):
+def test_an_existing_part_is_left_alone(translator, inputs, tmp_path):
     out = tmp_path / "out"
     made = archives.answer(out, translator, inputs)
     (out / "part-000001.parquet").write_bytes(b"as it was")
     archives.answer(out, translator, inputs)
     assert (out / "part-000001.parquet").read_bytes() == b"as it was"
-    assert not list(out.glob(".*"))  # nothing is left aside
+    assert not list(out.glob(".*"))  # no temporary files
     assert len(made.parts()) == 4
 
 
 @pytest.mark.parametrize("format", ["parquet", "jsonl", "text"])
-def test_half_a_surrogate_pair_touches_no_other_line(format, translator, tmp_path):
-    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jsonl")  # nor does a name that is no UTF-8
+def test_half_a_surrogate_pair_affects_no_other_line(format, translator, tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jsonl")  # the name is not UTF-8
     with open(path, "wb") as file:
         file.write(b'{"text": "a man"}\n{"text": "\\ud800 dogs"}\n{"text": "two dogs"}\n')
     archives.answer(tmp_path / "out", translator, [path], format=format)
@@ -152,7 +152,7 @@ def test_a_part_is_answered_at_its_last_try(translator, inputs, tmp_path):
     assert (tmp_path / "out" / part.name).exists() and not tries.exists()
 
 
-def test_a_part_at_which_workers_die_again_and_again_ends_the_job(translator, inputs, tmp_path):
+def test_a_part_that_kills_workers_repeatedly_ends_the_job(translator, inputs, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     made = plan.make_plan(archives.OPTIONS, inputs)
@@ -175,7 +175,7 @@ def test_a_file_that_changes_while_the_job_runs_is_refused(translator, inputs, t
         worker.compute(made.parts()[3:])
 
 
-def test_a_worker_says_why_it_failed_and_does_not_raise(translator, inputs, tmp_path):
+def test_a_worker_reports_its_failure_and_does_not_raise(translator, inputs, tmp_path):
     (tmp_path / "out").mkdir()
     made = plan.make_plan(archives.OPTIONS, inputs)
     worker = Worker(translator, tmp_path / "out", made.options, ["NoProvider"], 1)
@@ -185,7 +185,7 @@ def test_a_worker_says_why_it_failed_and_does_not_raise(translator, inputs, tmp_
 
 
 @pytest.mark.parametrize("together", [1, 3])
-def test_parts_stay_missing_where_the_machine_fails(translator, tmp_path, together):
+def test_parts_stay_missing_when_the_machine_fails(translator, tmp_path, together):
     class Gone:
         def run(self, outputs, feed):
             raise RuntimeError("CUDA failure 999: unknown error")

@@ -117,7 +117,7 @@ def test_a_catalogue_gets_its_missing_messages(tmp_path):
     assert text.count("fuzzy") == 2
 
 
-def test_files_are_refused_with_the_reason(tmp_path):
+def test_errors_say_why_a_file_is_refused(tmp_path):
     with pytest.raises(ValueError, match="suffix '.doc'"):
         format_of("a.doc")
     (tmp_path / "a.txt").write_bytes(b"\xff")
@@ -129,7 +129,7 @@ def test_files_are_refused_with_the_reason(tmp_path):
 
 
 class Runner:
-    """A `Translator` without alignments, which fails for one sentence."""
+    """A `Translator` without alignments that fails on "bad" sentences."""
 
     def n_best(self, sentences):
         return [
@@ -138,7 +138,7 @@ class Runner:
         ]
 
 
-def test_without_alignments_positions_align():
+def test_words_align_by_position_without_alignments():
     found = DocumentTranslator(Runner()).html("One <b>red</b> car. A bad <i>one</i>.")
     assert found == "ONE <b>RED</b> CAR. A bad <i>one</i>."
 

@@ -1,4 +1,4 @@
-"""HTML: the tags come back, whatever the model writes."""
+"""HTML: the tags are kept, whatever the model writes."""
 
 import html.parser
 
@@ -31,7 +31,7 @@ def forget(sentences):
 
 
 def wander(sentences):
-    """A model that aligns its words with words all over the sentence, and some with none."""
+    """A model with scattered alignments, and with some words that have none."""
     found = []
     for sentence in sentences:
         count = len(sentence.split())
@@ -44,7 +44,7 @@ BLOCK = ("p", "ul", "li", "br", "hr")
 
 
 class Reader(html.parser.HTMLParser):
-    """Tags with their attributes, text, and whether the tags are well nested."""
+    """Collects tags with attributes and text, and checks whether tags are well nested."""
 
     def __init__(self, text):
         super().__init__()
@@ -141,7 +141,7 @@ def test_placeholders_come_back(text):
         "<p>a <img><b></b><i><u></u></i>b</p>",
     ],
 )
-def test_words_stay_together_with_what_touches_them(document):
+def test_adjacent_words_tags_and_placeholders_stay_together(document):
     assert DocumentTranslator(copy).html(document) == document
 
 

@@ -1,4 +1,4 @@
-"""The npm package in Node.js: what Python gives, odd lines, and what is refused."""
+"""The npm package in Node.js: Python's results, odd lines, and refused artefacts."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def test_sentences_are_translated_as_in_python_and_again_without_a_network(node_
     web.assert_same(found["offline"], found["results"][:20])
     loaded = [state["loaded"] for state in found["progress"]]
     assert loaded == sorted(loaded) and len(loaded) > 3
-    assert loaded[-1] == found["progress"][-1]["total"] > 14e6  # the runtime, too
+    assert loaded[-1] == found["progress"][-1]["total"] > 14e6  # includes the runtime
 
 
 @pytest.mark.full
@@ -64,14 +64,14 @@ def test_odd_lines_are_answered_as_in_python(node_folder, tmp_path):
     ]
     lines = [*ODD, *artefacts.LINES]
     plain, fails, nan, fewer = load(node_folder, folders, lines)
-    # A lone surrogate is no text, so that JSON brought back what Python calls the same line.
+    # JSON keeps lone surrogates, so Python and Node.js read the same lines.
     web.assert_as_in_python(plain, folders[0], lines)
     web.assert_as_in_python(fewer, folders[3], lines)
     assert [len(result["texts"]) for result in fewer[-5:]] == [1] * 5
     assert {result["error"] for result in nan[-5:]} == {"the model gave the scores [NaN, 0]"}
     errors = [result["error"] for result in fails[-5:]]
     assert all(error is None or error.startswith("onnxruntime failed") for error in errors)
-    assert 0 < sum(error is None for error in errors) < 5  # companions of a bad line are answered
+    assert 0 < sum(error is None for error in errors) < 5  # neighbours of bad lines are answered
 
 
 @pytest.mark.full
@@ -97,7 +97,7 @@ CONTROLLED = BeamSearch(
 
 
 @pytest.mark.full
-def test_options_of_a_call_are_those_of_python(node_folder):
+def test_options_of_a_call_give_the_results_of_python(node_folder):
     given = ("target_prefix", "beam_width")
     folder, lines = exports.artefact(CONTROLLED, options=given), web.sentences(7)
     terms = [["hat"], [], ["two", "red"], [], [], ["dog"], []]
@@ -133,7 +133,7 @@ def test_options_of_a_call_are_those_of_python(node_folder):
 
 
 def changed(folder, **fields):
-    """The artefact with other fields in its manifest, sealed again."""
+    """Changes fields of an artefact's manifest and seals it."""
     path = folder / signature.MANIFEST_FILE
     manifest = json.loads(path.read_text()) | fields
     path.write_bytes(seal(manifest))
@@ -202,7 +202,7 @@ def artefacts_of(folder, **fields):
 
 
 @pytest.mark.full
-def test_what_it_does_not_serve_is_refused_by_name(node_folder, tmp_path):
+def test_errors_say_why_an_artefact_is_refused(node_folder, tmp_path):
     folders = [make(tmp_path / str(i) / "made") for i, make in enumerate(REFUSED.values())]
     found = load(node_folder, folders)
     for part, error in zip(REFUSED, found, strict=True):
@@ -211,7 +211,7 @@ def test_what_it_does_not_serve_is_refused_by_name(node_folder, tmp_path):
 
 
 @pytest.mark.full
-def test_numbers_and_letters_of_a_manifest_are_sealed_as_they_are_written(node_folder, tmp_path):
+def test_manifests_with_odd_numbers_and_letters_pass_their_seal(node_folder, tmp_path):
     config = {
         "length_penalty": 1.0,
         "rate": 1e-09,
@@ -225,7 +225,7 @@ def test_numbers_and_letters_of_a_manifest_are_sealed_as_they_are_written(node_f
 
 
 @pytest.mark.full
-def test_calls_abortion_and_cache(node_folder, tmp_path):
+def test_node_tests_of_calls_aborts_and_cache_pass(node_folder, tmp_path):
     folder = artefacts_of(tmp_path)
     done = subprocess.run(
         ["node", "--test", "drivers/behaviour.js"],
@@ -240,7 +240,7 @@ def test_calls_abortion_and_cache(node_folder, tmp_path):
 
 
 @pytest.mark.full
-def test_types_hold_and_are_written(node_folder):
+def test_types_are_checked_and_written(node_folder):
     tsc = node_folder / "node_modules" / "typescript" / "bin" / "tsc"
     for arguments in ([], ["-p", "tsconfig.types.json"]):
         done = subprocess.run(
@@ -253,13 +253,13 @@ def test_types_hold_and_are_written(node_folder):
 
 def test_versions_are_exact_and_no_registry_is_named():
     package = json.loads((node.PACKAGE / "package.json").read_text())
-    assert "dependencies" not in package  # `vendor/` has what it needs
+    assert "dependencies" not in package  # `vendor/` holds them
     assert all(version[0].isdigit() for version in package["devDependencies"].values())
     lock = json.loads((node.PACKAGE / "package-lock.json").read_text())
     assert not [name for name, entry in lock["packages"].items() if "resolved" in entry]
 
 
-def test_the_service_worker_keeps_every_script_of_the_page():
+def test_the_service_worker_caches_every_script_of_the_page():
     text = (node.PACKAGE / "service_worker.js").read_text()
     for path in (node.PACKAGE / "src").iterdir():
         assert f'"{path.stem}"' in text, path

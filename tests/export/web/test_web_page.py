@@ -1,4 +1,4 @@
-"""The page in Chromium: what Python gives, by keyboard, on two sizes, without a network."""
+"""The page in Chromium: Python's results, keyboard control, two screen sizes, no network."""
 
 import functools
 import http.server
@@ -40,7 +40,7 @@ def plain_server():
 
 @pytest.fixture(scope="module")
 def visit(node_folder, plain_server, tmp_path_factory):
-    """What `tests/node/page.js` found."""
+    """Results of `tests/node/page.js`."""
     chromium, folder = node.chromium(), tmp_path_factory.mktemp("page")
     (folder / "site").mkdir()
     export_attention(exports.shared_model(), folder / "attention", verbose=False)
@@ -66,7 +66,7 @@ def test_sentences_are_translated_as_in_python(visit):
     assert visit["isolated"] and visit["errors_online"] == []
 
 
-def test_what_is_typed_is_translated(visit):
+def test_typed_text_is_translated(visit):
     assert visit["typed"] == visit["results"][1]["texts"][0]
     read, written = len(visit["results"][1]["sourceIds"]), len(visit["results"][1]["ids"][0])
     assert f"{read} tokens read, {written} written" in visit["figures"]
@@ -95,7 +95,7 @@ def test_it_works_without_a_network_after_the_first_load(visit):
     web.assert_same(visit["offline"], visit["results"][:20])
 
 
-def test_it_works_on_one_thread_where_the_page_is_not_isolated(visit):
+def test_it_works_on_one_thread_if_the_page_is_not_isolated(visit):
     assert visit["plain_typed"] == visit["typed"] and "1 thread" in visit["plain_figures"]
 
 

@@ -1,4 +1,4 @@
-"""Speech in Node.js and Chromium: features, texts and times are those of Python's `Transcriber`."""
+"""Speech in Node.js and Chromium: features, texts and times equal Python's `Transcriber`."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def expected(folder, sound, language=None, task="transcribe"):
     return list(segments), segments
 
 
-def test_node_writes_the_text_of_python(node_folder, sound):
+def test_node_transcribes_as_python_does(node_folder, sound):
     folder = whisper_folder.artefact()
     samples = soundfile.read(sound, dtype="float32")[0]
     calls = [*CALLS, *REFUSED.values()]
