@@ -46,7 +46,9 @@ def test_the_likeliest_next_tokens_are_completed_by_the_search(translator, prefi
 
 
 def test_a_word_is_whole_if_the_next_token_continues_the_prefix(translator):
-    for each in translator.alternatives(LINE, "the do"):
+    found = translator.alternatives(LINE, "the do")
+    assert found
+    for each in found:
         rest = each.text.removeprefix("the ").split(" ")[0]
         assert each.word in ("", rest) or each.text.split(" ")[2] == each.word
 

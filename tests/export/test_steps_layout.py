@@ -59,9 +59,7 @@ def test_translator_returns_the_same_results_with_both_layouts(name):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "search", [exports.SAMPLING, pytest.param(BeamSearch(2), marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("search", [exports.SAMPLING, BeamSearch(2)])
 def test_generator_returns_the_same_texts_with_both_layouts(search):
     seed = {"seed": 5} if search == exports.SAMPLING else {}
     one, two = (

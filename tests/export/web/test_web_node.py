@@ -8,7 +8,6 @@ import pytest
 from helpers import artefacts, exports, node, web
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.manifest import seal
 from keras_transformer.export.runtime import Translator
 from keras_transformer.search import BeamSearch, ForbiddenWords, RepetitionPenalty, Terms
 
@@ -130,14 +129,6 @@ def test_options_of_a_call_give_the_results_of_python(node_folder):
     assert len({json.dumps(results) for results in found[: len(calls)]}) == len(calls) - 1
     for message, error in zip(refused, found[len(calls) :], strict=True):
         assert error.startswith(message)
-
-
-def changed(folder, **fields):
-    """Changes fields of an artefact's manifest and seals it."""
-    path = folder / signature.MANIFEST_FILE
-    manifest = json.loads(path.read_text()) | fields
-    path.write_bytes(seal(manifest))
-    return folder
 
 
 def write_text(path, text):
