@@ -48,7 +48,7 @@ def equal(left, right):
 
 
 @each_kind
-def test_each_pass_is_an_epoch_of_the_seed_and_can_be_resumed_within(kind):
+def test_epochs_depend_on_the_seed_and_can_be_resumed_within(kind):
     make = functools.partial(KINDS[kind], 160)
     whole, resumed = make(seed=3), make(seed=3, initial_epoch=1)
     first, second = list(whole), list(whole)
@@ -63,7 +63,7 @@ def test_each_pass_is_an_epoch_of_the_seed_and_can_be_resumed_within(kind):
 
 
 @each_kind
-def test_batches_keep_to_the_limit_and_examples_come_once(kind):
+def test_batches_keep_the_limit_and_have_each_example_once(kind):
     data = KINDS[kind](160)
     rows = 0
     for inputs, _ in data:
@@ -83,7 +83,7 @@ def test_without_shuffling_every_epoch_is_the_same(kind):
 
 @each_kind
 @pytest.mark.parametrize("options", [{"batch_multiple": 5}, {"static_shapes": True}])
-def test_rows_that_fill_up_a_batch_hold_nothing(kind, options):
+def test_padding_rows_have_no_labels(kind, options):
     data = KINDS[kind](500, **options)
     filled = rows = 0
     nothing = 0 if kind in ("translation", "documents", "windows", "speech") else -1
@@ -112,7 +112,7 @@ def test_left_out_examples_are_counted_and_logged(kind, caplog):
 
 
 @each_kind
-def test_only_classes_have_names_and_a_misspelt_option_is_named(kind):
+def test_only_classes_have_names_and_errors_name_a_misspelt_option(kind):
     named = {"classes", "towers", "rows of two", "sounds"}
     names = {"tags": ["NUM", "X"]} | dict.fromkeys(named, ["even", "odd"])
     assert KINDS[kind]().batches.labels == names.get(kind)
@@ -121,7 +121,7 @@ def test_only_classes_have_names_and_a_misspelt_option_is_named(kind):
 
 
 @pytest.mark.parametrize("kind", SAMPLED)
-def test_drawn_pieces_depend_on_seed_and_epoch_and_spell_the_same_text(kind):
+def test_sampled_pieces_depend_on_seed_and_epoch_and_spell_the_same_text(kind):
     make = functools.partial(KINDS[kind], 400, sampling_alpha=0.2, shuffle=False)
     make = functools.partial(make, bucket_boundaries=[64])
     drawn, again, other = make(seed=3), make(seed=3), make(seed=5)
@@ -133,7 +133,7 @@ def test_drawn_pieces_depend_on_seed_and_epoch_and_spell_the_same_text(kind):
     assert spelled == {text.replace(" ", "") for text in TEXTS}
 
 
-def test_a_run_that_goes_on_in_another_process_has_the_same_batches(tmp_path):
+def test_another_process_resumes_with_the_same_batches(tmp_path):
     TOKENIZER.save(tmp_path / "shared.model")
     code = (
         "import hashlib, pickle, sys\n"

@@ -19,7 +19,7 @@ def tokenizer():
     return Tokenizer.train(["one two three"], 300, hard_vocab_limit=False)
 
 
-def test_frames_are_padded_with_zeros_and_texts_as_targets_are(tokenizer):
+def test_frames_are_padded_with_zeros_and_texts_become_targets(tokenizer):
     texts = ["one", "two three", " "]
     data = feature_batches(FRAMES, texts, tokenizer, name="sound")
     ((inputs, labels),) = data
@@ -61,6 +61,6 @@ def test_frames_that_do_not_fit_are_refused():
         feature_batches(FRAMES, [0])
 
 
-def test_rows_of_vectors_that_do_not_fit_are_refused():
+def test_vectors_longer_than_the_length_are_refused():
     with pytest.raises(ValueError, match="do not fit into"):
         pad_vectors(FRAMES, length=4)

@@ -60,7 +60,7 @@ def test_long_texts_are_left_out_or_cut(tokenizer, alpha, caplog):
     assert len(rows) == 2 and all(END_ID in row and len(row) <= length for row in rows)
 
 
-def test_texts_and_labels_that_do_not_fit_together_are_refused(tokenizer):
+def test_invalid_texts_and_labels_are_refused(tokenizer):
     with pytest.raises(ValueError, match="there are 2 texts, 1 labels"):
         classification_batches(["a", "b"], ["x"], tokenizer)
     with pytest.raises(TypeError, match="`texts` must be an iterable of strings"):
@@ -118,7 +118,7 @@ def test_words_and_tags_must_agree(tokenizer):
             tagging_batches(sentences, tags, tokenizer, label_names=["X"])
 
 
-def test_drawn_pieces_keep_tags_at_their_words_and_fit():
+def test_sampled_pieces_keep_the_tags_of_words_and_the_limit():
     lines = ["unbelievable table hat", "believe able hats", "a stable label"] * 9
     tokenizer = Tokenizer.train(lines, 320, hard_vocab_limit=False)
     best = len(encode_words(tokenizer, ["unbelievable", "hat"])[0])
@@ -152,14 +152,14 @@ def test_names_are_sorted_unless_they_are_given(labels, given, ids, names):
 
 
 @pytest.mark.parametrize("labels", [["a", "z"], [0, 5], [0, -1]])
-def test_an_unknown_label_is_named(labels):
+def test_errors_name_an_unknown_label(labels):
     message = rf"label 1 is {labels[1]!r}, but the labels are \['a', 'b'\]"
     with pytest.raises(ValueError, match=message):
         label_ids(labels, ["a", "b"])
 
 
 @pytest.mark.parametrize("labels", [["a", 1], [1, "a"], [0, 0.5], ["a", None]])
-def test_labels_of_several_kinds_are_refused(labels):
+def test_labels_of_mixed_types_are_refused(labels):
     with pytest.raises(TypeError, match=f"got {labels[1]!r} of type .* as label 1"):
         label_ids(labels)
 

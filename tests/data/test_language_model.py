@@ -1,4 +1,4 @@
-"""Documents a row each, and windows of a long text."""
+"""Documents, one a row, and windows of a long text."""
 
 import gzip
 
@@ -25,14 +25,14 @@ def arrays(data):
     return [np.concatenate([batch[i] for batch in batches]) for i in (0, 1)]
 
 
-def test_a_document_begins_and_ends(characters):
+def test_a_document_has_begin_and_end_tokens(characters):
     ((target_ids, labels),) = language_model_batches(["To be"], characters)
     ids = characters.encode("To be")
     assert target_ids.numpy().tolist() == [[BEGIN_ID, *ids]]
     assert labels.numpy().tolist() == [[*ids, END_ID]]
 
 
-def test_files_hold_a_document_a_line_or_with_windows_one(characters, tmp_path):
+def test_files_hold_a_document_a_line_or_one_document_with_windows(characters, tmp_path):
     path = tmp_path / "text.gz"
     path.write_bytes(gzip.compress(TEXT.encode()))
     report = language_model_batches(path, characters).batches.report
@@ -59,7 +59,7 @@ def test_windows_in_order_predict_each_token_once(characters, begin):
         assert target_ids.ravel().tolist() == ids[: 10 * count]
 
 
-def test_drawn_windows_differ_by_epoch_and_reach_all_of_the_text(characters):
+def test_shuffled_windows_differ_by_epoch_and_cover_the_text(characters):
     ids = [*characters.encode(TEXT), END_ID]
     data = language_model_batches([TEXT], characters, 24, window=8, stride=4, seed=3)
     starts, seen = [], set()
@@ -72,17 +72,17 @@ def test_drawn_windows_differ_by_epoch_and_reach_all_of_the_text(characters):
     assert starts[0] != starts[1]
     assert seen == set(range(len(ids) - 7))
     gaps = np.diff(starts)
-    assert gaps.max() <= 8  # one in each stride: no part is passed over for long
+    assert gaps.max() <= 8  # one in each stride, so no gap is large
 
 
-def test_documents_of_windows_are_told_apart_by_the_end_token(characters):
+def test_the_end_token_separates_documents_in_windows(characters):
     data = language_model_batches(["To be", "or not"], characters, window=4, shuffle=False)
     tokens = arrays(data)[1].ravel().tolist()
     first, second = characters.encode(["To be", "or not"])
     assert tokens == [*first, END_ID, *second, END_ID][: len(tokens)]
 
 
-def test_characters_are_ids_of_their_own(characters):
+def test_each_character_has_an_id(characters):
     assert len(characters.encode("to be")) == 6  # and the space before the first word
     assert characters.decode(characters.encode(TEXT)) == TEXT
     assert characters.vocab_size == 260 + len(set(TEXT))
@@ -104,6 +104,6 @@ def test_characters_are_ids_of_their_own(characters):
         ({"window": 5, "sampling_alpha": 0.1}, "sampling_alpha, .* do not work with a window"),
     ],
 )
-def test_arguments_that_do_not_fit(characters, options, message):
+def test_invalid_options_are_refused(characters, options, message):
     with pytest.raises(ValueError, match=message):
         language_model_batches([TEXT], characters, **options)

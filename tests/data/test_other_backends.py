@@ -1,4 +1,4 @@
-"""Batches without TensorFlow: the same ones, in the same order, for two epochs of `fit`."""
+"""Batches without TensorFlow: the same batches in the same order, for two epochs of `fit`."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ tf = pytest.importorskip("tensorflow")
 import keras_transformer as kt  # noqa: E402
 
 LINES = [f"{i} " + "a hat " * (2 * (i % 2)) for i in range(10)]
-# Needs no TensorFlow: batches, and callbacks that use Keras only.
+# Works without TensorFlow: batches, and callbacks that use only Keras.
 CODE = """
 import pathlib, pickle, sys
 sys.modules["tensorflow"] = None

@@ -1,4 +1,4 @@
-"""Pairs of texts in one row or two, and answers that are parts of the second one."""
+"""Pairs of texts in one row or two, and answers within the second text."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def tokenizer(request):
     return Tokenizer.train([PASSAGE.replace("😀", "")] * 3, 282, model_type=request.param, **limit)
 
 
-def test_two_rows_and_the_row_that_belongs_to_each(tokenizer):
+def test_two_rows_hold_the_texts_of_a_pair(tokenizer):
     ((inputs, labels),) = pair_batches(FIRST, SECOND, tokenizer)
     assert labels.numpy().tolist() == [0, 1]
     texts = [tokenizer.decode(inputs[name].numpy()) for name in ("first_ids", "second_ids")]
@@ -37,7 +37,7 @@ def test_one_row_has_two_segments(tokenizer):
     assert labels.numpy().tolist() == [1, 0] and data.batches.labels == ["no", "yes"]
 
 
-def test_the_limit_is_the_limit_of_the_row(tokenizer):
+def test_max_length_limits_the_row(tokenizer):
     lengths = [len(tokenizer.encode(side[1])) + 1 for side in (FIRST, SECOND)]
     options = {"max_length": sum(lengths) - 1}
     assert pair_batches(["x"], ["a b"], tokenizer, **options).batches.report.kept == 1
@@ -45,7 +45,7 @@ def test_the_limit_is_the_limit_of_the_row(tokenizer):
         pair_batches(["x"], ["a b"], tokenizer, one_row=True, **options)
 
 
-def test_pairs_that_do_not_fit_together_are_refused(tokenizer):
+def test_invalid_pairs_and_options_are_refused(tokenizer):
     for second, options, message in (
         (SECOND[:1], {}, "line counts differ"),
         (SECOND, {"labels": [1]}, "there are 2 texts, 1 labels"),
@@ -57,7 +57,7 @@ def test_pairs_that_do_not_fit_together_are_refused(tokenizer):
 
 
 @pytest.mark.parametrize("answer", ["über", "ber", "😀", "the red", "hat,", "ed h", "a hat", "t"])
-def test_the_pieces_of_an_answer_hold_it_and_no_further_one(tokenizer, answer):
+def test_answer_pieces_cover_the_answer_and_no_more(tokenizer, answer):
     begin = PASSAGE.rindex(answer)
     first, last = piece_span(tokenizer, PASSAGE, (begin, begin + len(answer)))
     spans = tokenizer.encode_with_spans(PASSAGE)[1]
@@ -68,7 +68,7 @@ def test_the_pieces_of_an_answer_hold_it_and_no_further_one(tokenizer, answer):
 
 
 @pytest.mark.parametrize(("one_row", "name"), [(True, "source_ids"), (False, "second_ids")])
-def test_positions_are_positions_in_the_row(tokenizer, one_row, name):
+def test_answer_positions_are_positions_in_the_row(tokenizer, one_row, name):
     questions, passages = ["who?", "a longer question?"], [PASSAGE, "the hat"]
     answers = [(11, 14), (4, 7)]
     data = answer_batches(questions, passages, answers, tokenizer, one_row=one_row)
@@ -82,6 +82,6 @@ def test_positions_are_positions_in_the_row(tokenizer, one_row, name):
 
 
 @pytest.mark.parametrize("answer", [(3, 3), (-1, 2), (5, 1000), (4, 2)])
-def test_an_answer_outside_is_named(tokenizer, answer):
+def test_errors_name_an_answer_outside_the_passage(tokenizer, answer):
     with pytest.raises(ValueError, match=rf"answer 1 is \({answer[0]}, {answer[1]}\), which is no"):
         answer_batches(["q", "q"], [PASSAGE] * 2, [(0, 1), answer], tokenizer)

@@ -1,4 +1,4 @@
-"""Parallel text: every pair once an epoch, exact resumption, reports, clear refusals."""
+"""Parallel text: every pair once an epoch, exact resumption, reports, clear errors."""
 
 import gzip
 import logging
@@ -29,7 +29,7 @@ def tokenizer():
 
 
 class Numbers:
-    """A tokenizer of lines of numbers, which are the ids."""
+    """A tokenizer of numbers, which are the ids."""
 
     def encode(self, lines):
         return [[int(number) for number in line.split()] for line in lines]
@@ -40,7 +40,7 @@ def unpadded(rows):
 
 
 def pairs_of(batches):
-    """The (source, target) ids of batches, marks taken off; rows of padding left out."""
+    """Returns (source, target) ids of batches, without special ids and padding rows."""
     pairs = []
     for inputs, labels in batches:
         sides = map(unpadded, (inputs["source_ids"], inputs["target_ids"], labels))
@@ -59,7 +59,7 @@ def equal(left, right):
     return len(left) == len(right) and all(map(np.array_equal, left, right))
 
 
-def test_one_pair_literally(tokenizer):
+def test_one_pair_has_the_expected_ids(tokenizer):
     (inputs, labels), *rest = kt.translation_batches(["7 a hat"], ["7 ein hut hut"], tokenizer)
     source, target = tokenizer.encode(["7 a hat", "7 ein hut hut"])
     assert not rest
@@ -69,7 +69,7 @@ def test_one_pair_literally(tokenizer):
     assert {t.dtype for t in (*inputs.values(), labels)} == {tf.int32}
 
 
-def test_files_give_what_sequences_give(tokenizer, tmp_path):
+def test_files_and_sequences_give_equal_batches(tokenizer, tmp_path):
     (tmp_path / "train.en").write_text("\n".join(SOURCE) + "\n")
     (tmp_path / "train.de.gz").write_bytes(gzip.compress("\n".join(TARGET).encode()))
     files = str(tmp_path / "train.en"), tmp_path / "train.de.gz"
@@ -89,7 +89,7 @@ def test_files_give_what_sequences_give(tokenizer, tmp_path):
 def test_every_pair_comes_once_an_epoch_within_the_limit(
     lengths, tokens, multiple, static, boundaries, shuffle, epoch
 ):
-    source = [f"{4 + n} " + "500 " * s for n, (s, _) in enumerate(lengths)]  # 4 + n tells pairs
+    source = [f"{4 + n} " + "500 " * s for n, (s, _) in enumerate(lengths)]  # 4 + n marks pairs
     target = [f"{4 + n} " + "600 " * t for n, (_, t) in enumerate(lengths)]
     batches = kt.translation_batches(
         source,
@@ -119,7 +119,7 @@ def test_every_pair_comes_once_an_epoch_within_the_limit(
 
 
 def test_similar_lengths_come_together(tokenizer):
-    # Against batches in the order of the file, as the paper's grouping is meant.
+    # Compared with batches in file order, as the paper's grouping intends.
     train = kt.translation_batches(SOURCE * 11, TARGET * 11, tokenizer, 397)
     tokens = train.batches.report.tokens["target"]
     padded = sum(labels.shape[0] * labels.shape[1] for _, labels in train)
@@ -132,7 +132,7 @@ def test_similar_lengths_come_together(tokenizer):
     assert widths == sorted(widths) and widths[0] < widths[-1]
 
 
-def test_no_shape_but_the_buckets_with_static_shapes(tokenizer):
+def test_static_shapes_are_the_buckets(tokenizer):
     options = {"static_shapes": True, "bucket_boundaries": [13, 29]}
     train = kt.translation_batches(SOURCE, TARGET, tokenizer, 211, **options)
     shapes = {tuple(labels.shape) for _, labels in train}
@@ -158,7 +158,7 @@ def test_every_epoch_has_all_pairs_in_the_same_number_of_batches(tokenizer, opti
     assert equal(resumed, epochs[1]) and resumed.batches.epoch == 2
 
 
-def test_a_pass_broken_off_does_not_count(tokenizer):
+def test_an_interrupted_pass_does_not_count(tokenizer):
     train = kt.translation_batches(SOURCE, TARGET, tokenizer, 97)
     batches = iter(train)
     for _ in range(3):
@@ -166,11 +166,11 @@ def test_a_pass_broken_off_does_not_count(tokenizer):
     assert train.batches.epoch == 0
     train.batches.seek(4)
     assert len(list(batches)) == train.batches.batches_per_epoch - 3
-    assert train.batches.epoch == 4  # chosen meanwhile, so the old pass no longer moves it
+    assert train.batches.epoch == 4  # the old pass no longer changes it after `seek`
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="passes of tf.data")
-def test_fit_walks_through_the_epochs_without_a_warning(tokenizer):
+def test_fit_reads_the_epochs_without_a_warning(tokenizer):
     ids = keras.Input([None], dtype="int32", name="target_ids")
     logits = keras.layers.Embedding(tokenizer.vocab_size, tokenizer.vocab_size)(ids)
     model = keras.Model({"target_ids": ids}, logits)
@@ -192,7 +192,7 @@ def test_fit_walks_through_the_epochs_without_a_warning(tokenizer):
     assert train.batches.epoch == 5
 
 
-def test_a_sample_too_long_gives_way_to_the_best(tokenizer):
+def test_too_long_samples_fall_back_to_the_best_segmentation(tokenizer):
     longest = max(len(ids) for ids in tokenizer.encode(SOURCE + TARGET)) + 1
     options = {"max_length": longest, "sampling_alpha": 0.01}
     train = kt.translation_batches(SOURCE, TARGET, tokenizer, 10 * longest, **options)
@@ -219,7 +219,7 @@ def test_the_report_counts_all_pairs(tokenizer, caplog):
     assert "3 with an empty side, 2 longer than 41 tokens" in str(report)
 
 
-def test_limits_count_the_mark_and_include_batch_and_bucket(tokenizer):
+def test_limits_count_the_end_token_and_include_batch_and_bucket(tokenizer):
     pair = ["7 a hat"], ["7 ein hut"]
     length = max(len(tokenizer.encode(side[0])) for side in pair)
     fits = kt.translation_batches(*pair, tokenizer, max_length=length + 1)
@@ -235,7 +235,7 @@ def test_limits_count_the_mark_and_include_batch_and_bucket(tokenizer):
         assert train.batches.report.overlong == 1
 
 
-def test_empty_files_are_named(tokenizer, tmp_path):
+def test_empty_files_are_refused(tokenizer, tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(ValueError, match="no pair is left of 0"):
         kt.translation_batches(tmp_path / "empty", tmp_path / "empty", tokenizer)
@@ -243,7 +243,7 @@ def test_empty_files_are_named(tokenizer, tmp_path):
         kt.translation_batches(["", "a"], ["a", " "], tokenizer)
 
 
-def test_odd_and_long_text_passes_unharmed(tokenizer):
+def test_odd_and_long_text_is_unchanged(tokenizer):
     lines = ["\x00", "a\x00b", "مرحبا שלום", "😀 👨‍👩‍👧", "\ufeff", "a\u2028b", "日" * 3400]
     train = kt.translation_batches(lines, lines[::-1], tokenizer, 16_384, max_length=None)
     decoded = {(tokenizer.decode(s), tokenizer.decode(t)) for s, t in pairs_of(train)}
@@ -261,12 +261,12 @@ def test_odd_and_long_text_passes_unharmed(tokenizer):
         ({"initial_epoch": -1}, "epochs are counted from 0, got -1"),
     ],
 )
-def test_options_out_of_their_range_are_named(tokenizer, options, message):
+def test_options_out_of_range_are_refused(tokenizer, options, message):
     with pytest.raises(ValueError, match=message):
         kt.translation_batches(SOURCE, TARGET, tokenizer, **options)
 
 
-def test_places_that_do_not_exist_are_named(tokenizer):
+def test_batches_past_the_end_are_refused(tokenizer):
     batches = kt.translation_batches(SOURCE, TARGET, tokenizer, 97).batches
     count = batches.batches_per_epoch
     assert list(batches.rest(0, count)) == []
@@ -277,7 +277,7 @@ def test_places_that_do_not_exist_are_named(tokenizer):
 
 
 def test_replicas_together_see_every_pair_once():
-    # Two logical CPUs have to be set up before TensorFlow starts, so in another process.
+    # Another process, because logical CPUs must be set before TensorFlow starts.
     code = """
 import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]

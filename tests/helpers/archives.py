@@ -1,4 +1,4 @@
-"""Archive jobs: input, a worker without Ray, and what parts hold, read without our own code."""
+"""Input, a worker without Ray, and readers of parts for the tests of archive jobs."""
 
 import contextlib
 import gzip
@@ -13,7 +13,7 @@ from keras_transformer.export.archive import plan
 from keras_transformer.export.archive.worker import Worker
 
 WORDS = "a man rides a bicycle . two dogs run along the beach ein mann fährt".split()
-# Those of a plan.
+# Options of a plan.
 OPTIONS = {
     "artefact": "0" * 64,
     "format": "parquet",
@@ -26,7 +26,7 @@ OPTIONS = {
 
 
 def lines(count, seed=0):
-    """Different lines: each begins with its number."""
+    """Returns different lines. Each begins with its number."""
     draw = random.Random(seed)
     return [" ".join([str(i), *draw.choices(WORDS, k=draw.randint(0, 8))]) for i in range(count)]
 
@@ -38,12 +38,12 @@ def write_text(path, texts):
 
 
 def parts(folder):
-    """Paths of the parts, in the order of their names."""
+    """Returns the paths of the parts, sorted by name."""
     return sorted(folder.glob("part-*"))
 
 
 def rows(folder):
-    """Rows of all parts as dicts, in the order of the parts' names."""
+    """Returns the rows of all parts as dicts, parts sorted by name."""
     found = []
     for path in parts(folder):
         if path.suffix == ".parquet":
@@ -54,7 +54,7 @@ def rows(folder):
 
 
 def answer(folder, artefact, paths, together=1, **options):
-    """All parts of a job, by one worker, so many of them together; their plan."""
+    """Runs all parts of a job in one worker, `together` at a time. Returns the plan."""
     folder.mkdir(exist_ok=True)
     made = plan.make_plan({**OPTIONS, **options}, paths)
     worker = Worker(artefact, folder, made.options, None, 1)
@@ -67,12 +67,12 @@ def answer(folder, artefact, paths, together=1, **options):
 
 
 def as_row(parts):
-    """What Ray hands to a worker."""
+    """Returns a worker's input from Ray."""
     return {"parts": [part._asdict() for part in parts]}
 
 
 def open_to_others(pid):
-    """Ports of a process and its children that listen beyond this machine; Linux only."""
+    """Returns ports of a process and its children that listen beyond localhost; Linux only."""
     found = []
     family = {pid} | children(pid)
     sockets = {f"socket:[{line[9]}]": line[1] for line in _listening()}
@@ -90,7 +90,7 @@ def _listening():
 
 
 def children(pid):
-    """Ids of the processes below a process."""
+    """Returns the ids of all descendants of a process."""
     parents, found = _parents(), set()
     while more := {one for one, parent in parents.items() if parent in {pid, *found}} - found:
         found |= more
@@ -98,7 +98,7 @@ def children(pid):
 
 
 def workers(pid):
-    """Ids of the processes that answer for the job of a process; Linux only."""
+    """Returns the ids of a job's worker processes; Linux only."""
     found = []
     for one in children(pid):
         with contextlib.suppress(OSError):  # it has ended

@@ -1,4 +1,4 @@
-"""The artefact of a search that reads no ids, made by hand: its one text is what the numbers spell.
+"""A hand-made artefact of a search without input ids: it returns its numbers as token ids.
 
 Shapes: B rows, N numbers of a row; beam width 1.
 """

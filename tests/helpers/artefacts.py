@@ -1,7 +1,7 @@
-"""Small artefacts, made by hand and without TensorFlow, for the tests of what serves them.
+"""Small artefacts, made by hand and without TensorFlow, for the tests of serving.
 
-Their "model" turns a sentence around and moves every id by `SHIFT`; a second hypothesis repeats the
-source. So what a translation must be is known from the tokenizer alone: `expected_hypotheses`.
+The model reverses a sentence and shifts every id by `SHIFT`. A second hypothesis repeats the
+source. `expected_hypotheses` computes the translation from the tokenizer alone.
 
 Shapes: B sentences, S source length; beam width 2, target length S.
 """
@@ -33,7 +33,7 @@ def tokenizer():
 
 
 def shifted(token, vocab_size):
-    """The id that the model writes for `token`; special ids stay as they are."""
+    """Returns the id that the model writes for `token`. Special ids stay unchanged."""
     return (
         token
         if token <= END_ID
@@ -41,7 +41,7 @@ def shifted(token, vocab_size):
     )
 
 
-# The second hypothesis is the source itself, and its score is lower by 1.
+# The second hypothesis is the source, with a score lower by 1.
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
 reverse (int32[batch, source_length] source_ids)
@@ -76,7 +76,7 @@ REPLACED = """
 
 
 def model(vocab_size, known=None, score=None):
-    """The ONNX model. Ids from `known` on fail when it runs; `score` replaces every score."""
+    """Returns the ONNX model. Ids from `known` on fail at run time; `score` replaces scores."""
     table = [shifted(token, vocab_size) for token in range(vocab_size)][:known]
     made = onnx.parser.parse_model(
         MODEL.format(
@@ -87,11 +87,11 @@ def model(vocab_size, known=None, score=None):
             replaced="" if score is None else REPLACED,
         )
     )
-    if score is not None:  # the parser knows no infinity
+    if score is not None:  # the parser cannot read infinity
         made.graph.initializer.append(
             onnx.numpy_helper.from_array(np.array(score, np.float32), "score")
         )
-    # An initializer that is an input too is its default.
+    # An initializer with the name of an input is its default value.
     rows = onnx.helper.make_tensor_value_info("max_length", onnx.TensorProto.INT32, ["rows"])
     made.graph.input.append(rows)
     onnx.checker.check_model(made, full_check=True)
@@ -145,7 +145,7 @@ def write(folder, tokenizer, model_bytes=None, files=(), **fields):
 
 
 def expected_hypotheses(tokenizer, line):
-    """What the model must make of a line with text: two texts and their scores."""
+    """Returns the expected texts of a nonempty line, and their scores."""
     ids = tokenizer.encode(line)
     best = [shifted(token, tokenizer.vocab_size) for token in reversed(ids)]
     score = np.float32(sum(ids) + END_ID) * np.float32(-0.001)
@@ -154,4 +154,4 @@ def expected_hypotheses(tokenizer, line):
     return tuple(text.replace("\0", signature.REPLACEMENT) for text in texts), scores
 
 
-assert BEGIN_ID < END_ID  # `shifted` moves what comes after the end mark
+assert BEGIN_ID < END_ID  # `shifted` moves ids after the end token

@@ -41,7 +41,7 @@ CONFIG = {
 
 
 def vocabulary(lines=LINES, size=60, **options):
-    """A SentencePiece model numbered as Bergamot's are: </s> 0, <unk> 1, no begin, no padding."""
+    """Trains a SentencePiece model with Bergamot's ids: </s> 0, <unk> 1, no begin, no padding."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
@@ -59,7 +59,7 @@ def vocabulary(lines=LINES, size=60, **options):
 
 
 def shapes(vocab_size):
-    """`{name: shape}` of all tensors."""
+    """Returns `{name: shape}` of all tensors."""
     attention = {f"W{letter}": (D, D) for letter in "qkvo"}
     attention |= {f"b{letter}": (1, D) for letter in "qkvo"}
     attention |= {"Wo_ln_scale": (1, D), "Wo_ln_bias": (1, D)}
@@ -78,7 +78,7 @@ def shapes(vocab_size):
 
 
 def arrays(vocab_size, seed=9):
-    """Random weights by name, of scales that make one text differ from another."""
+    """Returns random weights by name, scaled so that texts differ."""
     draw = np.random.default_rng(seed).normal
     made = {}
     for name, shape in shapes(vocab_size).items():
@@ -91,7 +91,7 @@ def arrays(vocab_size, seed=9):
 
 
 def write_folder(folder, seed=9):
-    """A folder as Firefox downloads it."""
+    """Writes the files that Firefox downloads."""
     folder.mkdir(exist_ok=True)
     model = vocabulary()
     (folder / "vocab.pten.spm").write_bytes(model)
@@ -101,7 +101,7 @@ def write_folder(folder, seed=9):
 
 
 def translated(folder, lines, limit):
-    """The strings that the reference makes of lines; enough of them differ to tell models apart."""
+    """Returns the reference's translations. More than five differ, to tell models apart."""
     path = str(folder / "vocab.pten.spm")
     theirs, oracle = sentencepiece.SentencePieceProcessor(model_file=path), Reference(folder)
     found = [oracle.translate([*theirs.encode(line), 0], limit) for line in lines]
@@ -110,13 +110,13 @@ def translated(folder, lines, limit):
 
 
 class Reference:
-    """Marian's forward pass in float64, one sentence, with its own ids."""
+    """Marian's forward pass in float64, for one sentence of Marian's ids."""
 
     def __init__(self, folder):
         self.arrays, _ = read_model(folder / "model.pten.intgemm.alphas.bin")
 
     def translate(self, source, limit):
-        """The likeliest token at each step, </s> at the end; <unk> is never taken."""
+        """Returns the likeliest token of each step, except <unk>, up to </s>."""
         memory, states, position = self.encode(source), np.zeros((DEPTHS[1], D)), 0
         x, found = np.zeros(D), []
         while len(found) < limit and (not found or found[-1] != 0):
@@ -178,7 +178,7 @@ def positions(numbers):
 
 
 def shortlist_bytes(first=2, rows=((5, 9), (), (7,), *[()] * 17)):
-    """A lexical shortlist: the ids below `first`, and a row of ids for each source id."""
+    """Returns a lexical shortlist: the ids below `first`, and a row of ids for each source id."""
     offsets = np.cumsum([0, *map(len, rows)]).astype("<u8")
     ids = np.array([i for row in rows for i in row], "<u4")
     rest = np.array([first, first, len(offsets), len(ids)], "<u8").tobytes()

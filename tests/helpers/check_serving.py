@@ -1,12 +1,12 @@
-"""Proves serving in an environment that holds the extra `serve` and nothing else.
+"""Tests serving in an environment that holds only the extra `serve`.
 
-    full/bin/python tests/helpers/check_serving.py make FOLDER  # where all is: artefacts
-    serve/bin/python tests/helpers/check_serving.py FOLDER      # where only `serve` is: uses them
+    full/bin/python tests/helpers/check_serving.py make FOLDER  # all packages: makes artefacts
+    serve/bin/python tests/helpers/check_serving.py FOLDER      # only `serve`: checks them
 
-The first makes an artefact of each kind, FOLDER-TASK, and leaves what Keras wrote beside it, in
-FOLDER-TASK.txt. The second answers the same lines through the command line and checks that it
-writes the same, that no framework is installed, and that the first translation comes within
-`SECONDS` of processor time (the best of three starts).
+The first command exports an artefact of each task to FOLDER-TASK, and writes Keras' answers to
+FOLDER-TASK.txt. The second checks that the command line gives the same answers, that no framework
+is installed, and that the first translation takes at most `SECONDS` of processor time (the best
+of three starts).
 """
 
 import importlib.util
@@ -25,9 +25,9 @@ TASKS = ("translate", "generate", "classify")
 
 
 def make(folder):
-    """Exports tiny models with random weights; what they say means nothing, their graphs are real.
+    """Exports tiny models with random weights: the graphs are real, the answers meaningless.
 
-    Weights are twice as large as usual: otherwise every line would be answered alike.
+    The generator's weights are doubled. Otherwise all answers would be equal.
     """
     import keras
 
@@ -37,7 +37,7 @@ def make(folder):
     tokenizer = kt.Tokenizer.train(LINES, vocab_size=300, hard_vocab_limit=False)
     sizes = {"num_layers": 2, "d_model": 64, "num_heads": 4, "d_ff": 128}
     large = {"num_layers": 4, "d_model": 128, "num_heads": 4, "d_ff": 256}
-    # Left alone, a model with random weights may end at once, and empty lines would prove nothing.
+    # Otherwise a random model may end at once, and empty lines would test nothing.
     search = {"min_length": 8}
     beam = kt.BeamSearch(beam_width=4, length_penalty=0.6, **search)
     translator = kt.Transformer(tokenizer.vocab_size, **large)
@@ -49,7 +49,7 @@ def make(folder):
 
 
 def make_search(folder, task, model, tokenizer, search):
-    """Exports a model with a search, and writes what Keras makes of the lines."""
+    """Exports a model with a search, and writes Keras' answers."""
     from keras_transformer import export
     from keras_transformer.special_ids import BEGIN_ID, END_ID
 
@@ -59,7 +59,7 @@ def make_search(folder, task, model, tokenizer, search):
         pieces = tokenizer.encode(line)
         ids = [BEGIN_ID, *pieces] if task == "generate" else [*pieces, END_ID]
         text = tokenizer.decode(search(model, [ids]).ids.numpy()[0, 0])
-        # As the command line writes what a model that knows bytes may say.
+        # The command line replaces line ends and null bytes, too.
         return re.sub(r"[\r\n]+", " ", text.replace("\0", "\ufffd"))
 
     write_answers(folder, task, answer)
@@ -88,7 +88,7 @@ def make_classifier(folder, tokenizer, sizes):
 
 
 def write_answers(folder, task, answer):
-    """Writes the answers to all lines; an empty one is answered with an empty one."""
+    """Writes the answers to all lines. An empty line has an empty answer."""
     answers = [answer(line) if line else "" for line in LINES]
     if not all(map(bool, answers[:1] + answers[2:])):
         sys.exit(f"an empty answer: {answers}")
@@ -121,13 +121,13 @@ def command(folder, task):
 
 
 def check_answers(folder, task):
-    """Ends the process unless the command line writes what Keras wrote."""
+    """Exits unless the command line gives Keras' answers."""
     data = "".join(f"{line}\n" for line in LINES)
     done = subprocess.run(
         command(folder, task), input=data, capture_output=True, text=True, timeout=120
     )
     written, found = expected(folder, task).read_text("utf-8"), done.stdout
-    if task == "classify":  # probabilities are rounded, here a bit and there a bit
+    if task == "classify":  # probabilities differ by rounding
         found = "".join(line.partition("\t")[0] + "\n" for line in found.splitlines())
     print(f"{task}: exit status {done.returncode}, {found.count(chr(10))} lines")
     if done.returncode or found != written:
@@ -135,7 +135,7 @@ def check_answers(folder, task):
 
 
 def seconds_to_first_translation(command):
-    """Processor time, which other processes on the machine leave alone."""
+    """Returns processor time, which other load does not change."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(
         [*command, "--read-ahead", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""What the tests of all layers share: random weights, gradients on any backend, `check_layer`."""
+"""Random weights, gradients on any backend and `check_layer`, for the tests of all layers."""
 
 import functools
 import inspect
@@ -11,7 +11,7 @@ POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
 
 
 def normal(*shape, scale=1.0, seed=0):
-    """Reproducible float32 numbers; another seed, other numbers."""
+    """Returns float32 normal numbers that depend only on the seed."""
     return (scale * np.random.default_rng(seed).normal(size=shape)).astype("float32")
 
 
@@ -20,7 +20,7 @@ def integers(low, high, *shape, seed=0):
 
 
 def numpy64(x):
-    """A tensor of any backend and any dtype, bfloat16 too, as float64."""
+    """Returns a tensor of any backend and dtype, even bfloat16, as float64."""
     return keras.ops.convert_to_numpy(keras.ops.cast(x, "float32")).astype("float64")
 
 
@@ -41,13 +41,13 @@ LOW_PRECISION = {"mixed_float16": 2.0**-11, "mixed_bfloat16": 2.0**-8}
 
 
 def assert_rounding_only(ours, expected, policy, roundings):
-    """Holds the root mean square error against that of `roundings` roundings in sequence.
+    """Asserts that the RMS error is at most the error of `roundings` roundings in sequence.
 
-    With unit roundoff u one rounding errs evenly within +-u of the value, u / sqrt(3) in the root
-    mean square; independent ones in sequence add up to sqrt(roundings / 3) u. Nothing enlarges
-    them: products are summed in float32, and norms hold values at size 1. Less than a tenth of one
-    rounding would mean that nothing ran in low precision. Products that drop digits instead of
-    rounding err twice as much.
+    One rounding with unit roundoff u errs uniformly within +-u of the value: u / sqrt(3) in the
+    root mean square. Independent roundings add up to sqrt(roundings / 3) u. Nothing enlarges them:
+    products are summed in float32, and norms keep values at size 1. Products that drop digits
+    instead of rounding err twice as much. An error below u / 10 would mean that nothing ran in
+    low precision.
     """
     unit, expected = LOW_PRECISION[policy], np.asarray(expected, "float64")
     error = np.sqrt(np.mean((numpy64(ours) - expected) ** 2)) / np.sqrt(np.mean(expected**2))
@@ -57,7 +57,7 @@ def assert_rounding_only(ours, expected, policy, roundings):
 
 @functools.cache
 def products_round(policy):
-    """Whether products on this processor round to the nearest number, and do not drop digits.
+    """Returns whether products on this processor round to nearest instead of dropping digits.
 
     TensorFlow drops digits of bfloat16 products on processors without AVX-512.
     """
@@ -71,7 +71,7 @@ def products_round(policy):
 
 
 def randomise(layer, seed=0):
-    """Gives every weight, biases and norms too, numbers that a wrong place would betray."""
+    """Randomises all weights, biases and norms too, so that misplaced weights show."""
     rng = np.random.default_rng(seed)
     for variable in sorted(layer.trainable_variables, key=lambda v: v.path):
         noise = rng.normal(size=variable.shape)
@@ -87,21 +87,21 @@ def randomise(layer, seed=0):
 
 
 def path_of(variable, layer):
-    """Its path below the layer's own name; whole for a model, whose name is in no path."""
+    """Returns the path below the layer's name. Paths in models have no model name."""
     if isinstance(layer, keras.Model):
         return variable.path
     return variable.path.split("/", 1)[1]
 
 
 def weights_of(layer):
-    """{path: float64 array} of all weights."""
+    """Returns {path: float64 array} of all weights."""
     return {path_of(v, layer): numpy64(v.value) for v in layer.weights}
 
 
 def compiled(model):
-    """The model as a function of its inputs; on JAX compiled as a whole.
+    """Returns the model as a function of its inputs, compiled as a whole on JAX.
 
-    JAX compiles for each shape anew: one program takes it far less time than each operation.
+    JAX compiles anew for each shape. One program compiles far faster than single operations.
     """
     if keras.backend.backend() != "jax":
         return model
@@ -134,13 +134,13 @@ def gradients(layer, cotangent, *args, **kwargs):
 
 
 def check_gradients(found, weights, loss, step=1e-6, tolerance=1e-4):
-    """Holds gradients against central differences of a float64 loss, a random direction a weight.
+    """Compares gradients with central differences of a float64 loss, one direction per weight.
 
     A central difference errs by step^2 (1e-12) times a third derivative plus 1e-16 / step (1e-10)
-    of rounding, so what the tolerance, relative to |direction| |gradient|, allows is the float32
-    rounding of the backward pass: some hundred products of relative error 6e-8 each. It is
-    relative to at least 1 / 30 of the largest gradient, since one that is 0 by cancellation (a
-    key's bias moves all scores of a row alike) is rounded as what cancels.
+    of rounding. The tolerance, relative to |direction| |gradient|, thus allows only the float32
+    rounding of the backward pass: some hundred products of relative error 6e-8 each. A gradient
+    counts as at least 1 / 30 of the largest one, because terms that cancel to 0 (a key's bias
+    moves all scores of a row alike) are still rounded.
     """
     rng = np.random.default_rng(0)
     assert sorted(found) == sorted(weights)
@@ -156,16 +156,16 @@ def check_gradients(found, weights, loss, step=1e-6, tolerance=1e-4):
 
 
 def check_layer(cls, config, inputs, tmp_path, *, call=None, output_dtype=None, masked=True):
-    """Holds what every public layer promises.
+    """Tests the contract of every public layer.
 
     Args:
         cls: the layer class.
-        config: a value for *every* argument of its constructor, none of them the default.
+        config: a value other than the default for *every* argument of its constructor.
         inputs: list of NumPy arrays, the positional call arguments; batch and length come first.
         tmp_path: folder for the saved model.
         call: keyword arguments of the call.
-        output_dtype: dtype of the output whatever the policy; default the policy's compute dtype.
-        masked: whether a Keras mask of the first input must be found on the output.
+        output_dtype: dtype of the output, if it is not the policy's compute dtype.
+        masked: whether the output must carry the Keras mask of the first input.
     """
     call = call or {}
     check_config(cls, config)
@@ -177,9 +177,9 @@ def check_layer(cls, config, inputs, tmp_path, *, call=None, output_dtype=None, 
 
 
 def check_config(cls, config, elsewhere=()):
-    """get_config against the constructor's signature: a plain round trip misses a forgotten key.
+    """Compares get_config with the constructor's signature: round trips miss a forgotten key.
 
-    Arguments `elsewhere` exclude others, and have a test of their own.
+    Arguments in `elsewhere` exclude others, and have separate tests.
     """
     assert keras.saving.get_registered_name(cls) == f"keras_transformer>{cls.__name__}"
     parameters = {
@@ -201,7 +201,7 @@ def check_config(cls, config, elsewhere=()):
 
 
 def _functional(cls, config, inputs, call):
-    """The layer in a functional model whose lengths are free."""
+    """Returns the layer in a functional model with dynamic lengths."""
     ends = [
         keras.Input(
             (*[None] * min(x.ndim - 1, 1), *x.shape[2:]), dtype=x.dtype.name, name=f"input_{i}"

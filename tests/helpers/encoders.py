@@ -1,4 +1,4 @@
-"""Models whose encoder is the caller's: of frames, and of pictures with a number."""
+"""Models with a custom encoder: of frames, and of pictures with a number."""
 
 import keras
 import numpy as np
@@ -10,14 +10,14 @@ SIZES = {"d_model": 12, "num_heads": 2, "d_ff": 17}
 
 
 def frames_encoder():
-    """(B, S, 5), frames of zeros being padding -> (B, S, 12) with a Keras mask."""
+    """Maps (B, S, 5) to (B, S, 12) with a Keras mask; zero frames are padding."""
     frames = keras.Input((None, FEATURES), name="frames")
     x = keras.layers.Dense(12)(keras.layers.Masking()(frames))
     return keras.Model(frames, kt.EncoderBlock(2, 17)(x))
 
 
 def patches_encoder():
-    """Pictures (B, 8, 8, 3) and a number each -> (B, 4, 12), from a dict, without a mask."""
+    """Maps a dict of pictures (B, 8, 8, 3) and numbers to (B, 4, 12), without a mask."""
     image, place = keras.Input((8, 8, 3), name="image"), keras.Input((1,), name="place")
     x = keras.layers.Conv2D(12, 4, strides=4)(image)
     x = keras.layers.Reshape((4, 12))(x) + keras.layers.Dense(12)(place)[:, None]
@@ -25,7 +25,7 @@ def patches_encoder():
 
 
 def writer(encoder, num_layers=2, **arguments):
-    """A `Transformer` around an encoder, of random weights."""
+    """Returns a `Transformer` with the encoder and random weights."""
     keras.utils.set_random_seed(7)
     model = kt.Transformer(VOCAB, num_layers, **SIZES, encoder=encoder(), **arguments)
     random = np.random.default_rng(3)
@@ -36,7 +36,7 @@ def writer(encoder, num_layers=2, **arguments):
 
 
 def frames(rows=3, length=7):
-    """Frames of several lengths, padded with zeros on the right."""
+    """Returns frames of several lengths, padded with zeros on the right."""
     found = np.random.default_rng(1).normal(size=(rows, length, FEATURES)).astype("float32")
     for row in range(rows):
         found[row, max(1, length - 2 * row) :] = 0
@@ -44,7 +44,7 @@ def frames(rows=3, length=7):
 
 
 def pictures(rows=3):
-    """The inputs of `patches_encoder`."""
+    """Returns inputs of `patches_encoder`."""
     random = np.random.default_rng(1)
     return {
         "image": random.normal(size=(rows, 8, 8, 3)).astype("float32"),

@@ -1,6 +1,6 @@
-"""Tiny models for the exporters' tests, and what their graphs are counted by.
+"""Tiny models for the exporters' tests, and counts of operators in graphs.
 
-Sizes are distinct primes where the layers allow it, so that no swapped axis hides.
+Sizes are distinct primes where the layers allow it, so that swapped axes show.
 """
 
 import collections
@@ -27,7 +27,7 @@ DETAILED = BeamSearch(3, 0.6, token_scores=True, alignments=True)
 GREEDY = GreedySearch(min_length=3)
 SAMPLING = Sampling(0.9, 20, 0.95, num_samples=2)
 LINES = ["a man 's hat , red .", "two words", "ein mann fährt fahrrad .", "the dog runs"]
-VOCAB = 286  # as many pieces as LINES give: a model must not write ids that mean nothing
+VOCAB = 286  # the pieces of LINES: each id that a model writes must be one
 MODELS = {"translate": Transformer, "generate": CausalTransformer, "encode": TransformerEncoder}
 
 
@@ -36,7 +36,7 @@ def tokenizer():
 
 
 def tiny(kind="translate", vocab_size=VOCAB, **arguments):
-    """A model of random weights, none of which is still 0 or 1, so that each of them counts."""
+    """Returns a model with random weights. None is 0 or 1, so that each has an effect."""
     keras.utils.set_random_seed(7)
     sizes = {"num_layers": 2, "d_model": 12, "num_heads": 2, "d_ff": 17, **arguments}
     model = MODELS[kind](vocab_size, **sizes)
@@ -48,7 +48,7 @@ def tiny(kind="translate", vocab_size=VOCAB, **arguments):
 
 
 def source(rows=5, length=7, vocab_size=VOCAB, seed=0):
-    """Ids (B, S) of several lengths, padded on the right; the last row is one token."""
+    """Returns ids (B, S) of several lengths, padded on the right. The last row is one token."""
     ids = np.random.default_rng(seed).integers(4, vocab_size, (rows, length)).astype("int32")
     for row in range(rows):
         ids[row, max(1, length - 2 * row) :] = 0
@@ -56,7 +56,7 @@ def source(rows=5, length=7, vocab_size=VOCAB, seed=0):
 
 
 def session_options():
-    """One thread, no log, and no sums of 8-bit products that saturate, as older processors do."""
+    """Returns options: one thread, no log, no saturating 8-bit sums as on older processors."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -65,7 +65,7 @@ def session_options():
 
 
 def session(path):
-    """A session of an artefact's folder or a file, opened anew where it was replaced."""
+    """Returns a session of an artefact or file. Replaced files are opened again."""
     path = path / signature.MODEL_FILE if path.is_dir() else path
     return _session(path, path.stat().st_mtime_ns)
 
@@ -76,7 +76,7 @@ def _session(path, changed):
 
 
 def counts(graph, depth=None, level=0):
-    """How often each operator is in an ONNX graph; `depth` 0: outside of loops, 1: in bodies."""
+    """Counts the operators of an ONNX graph; `depth` 0: outside of loops, 1: in bodies."""
     found = collections.Counter()
     for node in graph.node:
         if depth in (None, level):
@@ -88,7 +88,7 @@ def counts(graph, depth=None, level=0):
 
 
 def body(model):
-    """The body of a search's loop over steps, which is in a loop over phases; and the loop."""
+    """Returns the body of the loop over steps, inside the loop over phases, and the loop."""
     graph, loops = model.graph, []
     while loop := next((node for node in graph.node if node.op_type == "Loop"), None):
         graph = loop.attribute[0].g
@@ -98,7 +98,7 @@ def body(model):
 
 
 def convert(model, search=None):
-    """The `onnx_ir.Model` of a Keras model as converted: neither simplified nor fused."""
+    """Converts a Keras model to an `onnx_ir.Model`, neither simplified nor fused."""
     from keras_transformer.export import onnx_model, tasks
     from keras_transformer.export.staging import Progress
 
@@ -107,7 +107,7 @@ def convert(model, search=None):
 
 
 def graph(converted):
-    """A copy of a converted graph, to be changed at will."""
+    """Returns a copy of a converted graph that tests may change."""
     copy = converted.clone(deep_copy=False)
     for name, value in converted.graph.initializers.items():
         copy.graph.initializers[name].meta.update(value.meta)
@@ -115,7 +115,7 @@ def graph(converted):
 
 
 def fused(model, precision="float32"):
-    """The fused graph of a Keras model, or of a converted graph, as an export writes it."""
+    """Returns the fused graph of a Keras model or converted graph, as an export writes it."""
     from keras_transformer.export.graph.fuse import fuse_blocks
 
     converted = convert(model) if isinstance(model, keras.Model) else graph(model)
@@ -124,17 +124,17 @@ def fused(model, precision="float32"):
 
 
 def operators(model):
-    """How often each operator is in an `onnx_ir.Model`, loops included."""
+    """Counts the operators of an `onnx_ir.Model`, loops included."""
     return counts(ir.to_proto(model).graph)
 
 
 def parsed(text):
-    """The `onnx_ir.Model` of a graph in ONNX's textual form."""
+    """Parses ONNX's textual form into an `onnx_ir.Model`."""
     return ir.from_proto(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>{text}'))
 
 
 def check(model, exported, rtol=1e-4, **inputs):
-    """Compares the results of an `onnx_ir.Model` with those of the Keras model."""
+    """Compares the results of an `onnx_ir.Model` and the Keras model."""
     arrays = [inputs[tensor.name] for tensor in model.inputs]
     expected = model(arrays if len(arrays) > 1 else arrays[0])
     expected = expected.values() if isinstance(expected, dict) else [expected]
@@ -143,7 +143,7 @@ def check(model, exported, rtol=1e-4, **inputs):
 
 
 def numbers(*shape):
-    """Normal random numbers, the same at each call."""
+    """Returns normal random numbers, the same at each call."""
     return np.random.default_rng(0).normal(size=shape).astype("float32")
 
 
@@ -157,7 +157,7 @@ def run(model, **inputs):
     return opened.run(None, inputs | {name: options[name] for name in missing})
 
 
-# Made once for all tests that ask. Nothing may change them.
+# Made once and shared. Tests must not change them.
 
 
 @functools.cache
@@ -166,10 +166,9 @@ def shared_model(kind="translate"):
 
 
 def artefact(search=BEAM, kind="translate", **options):
-    """The folder that `export_onnx` writes for a shared model with the tokenizer.
+    """Returns the folder that `export_onnx` writes for a shared model with the tokenizer.
 
-    All workers of a run share it. Tests of the exporter's proof, refusals and staging export for
-    themselves.
+    All pytest workers share it, except in tests of the exporter's proof, refusals and staging.
 
     Args:
         search: the search, with `MAX_LENGTH`; `None` for the forward pass. Defaults to `BEAM`.
@@ -191,5 +190,5 @@ def artefact(search=BEAM, kind="translate", **options):
 
 @functools.cache
 def shared_graph(search=None):
-    """The model's graph as converted: of a search, or of the forward pass."""
+    """Returns the converted graph of a search, or of the forward pass."""
     return convert(shared_model(), search)

@@ -12,7 +12,7 @@ END = 3
 
 
 class FakeModel:
-    """Logits from a random table by source, whole history, last token and position.
+    """Computes logits from a random table by source, history, last token and position.
 
     The history comes from the cache alone, which holds one number a fed token. If the search
     reorders it wrongly, or mixes up sentences, the logits differ. `log_probs` is the same in NumPy.

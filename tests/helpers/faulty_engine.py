@@ -7,7 +7,7 @@ import time
 from keras_transformer.export.serving.engine import BatchResult, Description
 from keras_transformer.export.serving.refusals import FAILED, Invalid, Refusal
 
-HANGING = threading.Event()  # set: batches that hang go on
+HANGING = threading.Event()  # when set, hanging batches continue
 
 
 class FaultyEngine:

@@ -11,7 +11,7 @@ from keras_transformer.special_ids import BEGIN_ID
 
 
 def forced(model, source, ids, alignments=True):
-    """Token scores (B, W, T) and alignments (B, W, T, S) of hypotheses (B, W, T)."""
+    """Returns token scores (B, W, T) and alignments (B, W, T, S) of hypotheses (B, W, T)."""
     count, width, length = ids.shape
     rows = ids.reshape(-1, length)
     target = np.insert(rows[:, :-1], 0, BEGIN_ID, axis=1)
@@ -24,7 +24,7 @@ def forced(model, source, ids, alignments=True):
 
 
 def check(model, source, search, ids, scores, token_scores, alignments):
-    """Compares the arrays of a search with a forward pass, and the sums with the scores."""
+    """Compares a search's arrays with a forward pass, and their sums with the scores."""
     expected = forced(model, source, ids, search.alignments)
     np.testing.assert_allclose(token_scores, expected[0], atol=1e-5)
     np.testing.assert_allclose(alignments, expected[1], atol=1e-5)

@@ -1,4 +1,4 @@
-"""Pages as programs: their Python and bash blocks, in order, in one process."""
+"""Runs the Python and bash blocks of a page in order, in one process."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ FILE = re.compile(r"# (\w+\.py)\n")
 
 
 def number_words(folder):
-    """Small parallel files: {train,valid}.{en,de}, and lines to translate, in.txt."""
+    """Writes parallel files {train,valid}.{en,de}, and lines to translate, in.txt."""
     for language in ("en", "de"):
         lines = [num2words.num2words(number, lang=language) for number in range(100, 900, 7)]
         for part in ("train", "valid"):
@@ -23,14 +23,14 @@ def number_words(folder):
 
 
 def script(page, smaller):
-    """A Python script of all blocks of a page.
+    """Returns a Python script of all blocks of a page.
 
-    A block that begins with the name of a file as a comment becomes that file. A bash block is run
-    by bash. `console` blocks are shown only.
+    A block that begins with a file name as a comment becomes that file. Bash runs `bash` blocks.
+    `console` blocks are skipped.
 
     Args:
         page: text of the page.
-        smaller: dict from what the page says to what makes it run in seconds. Each must occur.
+        smaller: dict from texts of the page to replacements that run in seconds. Each must occur.
     """
     for old, new in smaller.items():
         assert old in page, f"{old} is not on the page"
@@ -49,10 +49,10 @@ def script(page, smaller):
 
 
 def run(code, folder, blocked=()):
-    """Runs a script in a folder, where importing `blocked` packages fails; returns its output."""
+    """Runs a script in a folder and returns its output. Importing `blocked` packages fails."""
     block = "".join(f"import sys; sys.modules[{name!r}] = None\n" for name in blocked)
     (folder / "guide.py").write_text(block + code, "utf-8")
-    programs = pathlib.Path(sys.executable).parent  # where `python` is this one
+    programs = pathlib.Path(sys.executable).parent  # with this process' `python`
     options = {
         "cwd": folder,
         "env": {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},

@@ -1,4 +1,4 @@
-"""Small artefacts without a search, made by hand: what each answers is known.
+"""Small artefacts without a search, made by hand, with known answers.
 
 Shapes: B rows, S tokens.
 """
@@ -9,7 +9,7 @@ from helpers import artefacts
 from keras_transformer.export.artefact import signature
 
 IDS = "int32[batch, source_length] source_ids"
-# Numbers of a row of ids: their sum times 0.001, and how many are no padding, times 0.25.
+# Numbers of a row: the sum of ids times 0.001, the count of tokens times 0.25.
 SUM_AND_COUNT = """
     all = ReduceSum <keepdims = 0> (source_ids, last)
     sum = Cast <to = 1> (all)
@@ -30,7 +30,7 @@ CONSTANTS = """
 
 
 def model(inputs, outputs, nodes):
-    """An ONNX model of nodes as `onnx.parser` reads them."""
+    """Returns an ONNX model of nodes in `onnx.parser` syntax."""
     made = onnx.parser.parse_model(
         f'<ir_version: 8, opset_import: ["": 17]> hand ({inputs}) => ({outputs}) <{CONSTANTS}>'
         f"{{ {nodes} }}"
@@ -61,7 +61,7 @@ MODELS = {
         classes = Cast <to = 1> (same)
         """,
     ),
-    # start: id / 1000; end: its class and its segment, / 10
+    # start: id / 1000; end: (class + segment) / 10
     "answer": (
         "answer",
         f"{IDS}, int32[batch, source_length] segment_ids",
@@ -95,7 +95,7 @@ MODELS = {
         "float[batch, 1] vector",
         "ids = Cast <to = 1> (source_ids)\n vector = ReduceMean <axes = [1]> (ids)",
     ),
-    # two inputs of ids: how alike they are is the difference of their sums
+    # two inputs of ids: the vector is the difference of their sums
     "pair": (
         "embed",
         f"{IDS}, int32[batch, other_length] other_ids",
@@ -114,7 +114,7 @@ MODELS = {
         "float[batch, 2] vector",
         SUM_AND_COUNT + "both = Concat <axis = 1> (first, second)\n vector = Div (both, zero)",
     ),
-    # ids as they are read
+    # the ids, unchanged
     "echo": (
         "forward",
         IDS,
@@ -128,7 +128,7 @@ MODELS = {
         "float[batch, 2] vector",
         SUM_AND_COUNT + "both = Concat <axis = 1> (first, second)\n vector = Add (both, numbers)",
     ),
-    # a series of pairs: its sum, and itself doubled
+    # a series of pairs: its sum, and its double
     "series": (
         "forward",
         "float[batch, series_length, 2] series",
@@ -145,7 +145,7 @@ HEADS = {
 
 
 def described(value):
-    """An input or output as the manifest lists it."""
+    """Returns the manifest's entry of an input or output."""
     tensor = value.type.tensor_type
     return {
         "name": value.name,

@@ -1,7 +1,7 @@
-"""Two machines with a cable between them, as network namespaces, and a Ray cluster over both.
+"""Two network namespaces as machines with a cable between them, and a Ray cluster over both.
 
-All that runs on one has its own addresses, ports and 127.0.0.1; the disk is shared, as it is on
-machines of a cluster. For root on Linux, with the program `ip`.
+Each machine has separate addresses, ports and 127.0.0.1. The disk is shared, as in a cluster.
+Requires root on Linux, and the program `ip`.
 """
 
 import os
@@ -15,12 +15,12 @@ import time
 
 ADDRESSES = ("10.199.7.1", "10.199.7.2")
 RAY_PORT = 6379
-# What its processes must know of each other; else the second machine is refused where the first
-# one has run Ray before.
+# All processes share a token. Otherwise the second machine is refused if the first one has run
+# Ray before.
 RAY = {
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": secrets.token_hex(32),
-    # A machine that is lost is noticed sooner than by default, after a minute.
+    # Ray notices a lost machine sooner than the default of a minute.
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "3",
@@ -28,7 +28,7 @@ RAY = {
 
 
 def missing():
-    """Why there can be no such machines here, or None."""
+    """Returns why namespaces are unavailable, or None."""
     if sys.platform != "linux" or shutil.which("ip") is None or os.geteuid():
         return "needs root on Linux, and the program ip"
     name = f"kt-{os.getpid()}-try"
@@ -39,7 +39,7 @@ def missing():
         finally:
             ip("netns", "del", name)
     except subprocess.CalledProcessError as error:
-        return f"network namespaces are not to be had here: {error.stderr.strip()}"
+        return f"network namespaces are not available here: {error.stderr.strip()}"
     return None
 
 
@@ -51,8 +51,8 @@ class Host:
     """One of the machines.
 
     Args:
-        name: str, of its namespace.
-        address: str, which the other one reaches.
+        name: str, its namespace.
+        address: str, reachable from the other machine.
     """
 
     def __init__(self, name, address):
@@ -60,28 +60,28 @@ class Host:
         ip("netns", "add", name)
 
     def plug_in(self):
-        """Gives its end of the cable, `cable`, the address; all else goes there, too."""
+        """Gives its end of the cable the address, and routes all traffic there."""
         ip("-n", self.name, "link", "set", "lo", "up")
         ip("-n", self.name, "addr", "add", f"{self.address}/24", "dev", "cable")
         ip("-n", self.name, "link", "set", "cable", "up")
         ip("-n", self.name, "route", "add", "default", "dev", "cable")
 
     def start(self, *command, **options):
-        """A `Popen` of a command there."""
+        """Starts a command there. Returns a `Popen`."""
         inside = ["ip", "netns", "exec", self.name, *map(str, command)]
-        # A proxy of this machine is none of theirs, and gRPC would ask it.
+        # gRPC would ask this machine's proxy, which is unreachable there.
         own = {name: os.environ[name] for name in os.environ if "proxy" not in name.lower()}
         return subprocess.Popen(inside, text=True, env=own | RAY, **options)
 
     def run(self, *command, seconds=120):
-        """What a command there writes."""
+        """Runs a command there. Returns its output."""
         process = self.start(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         said = process.communicate(timeout=seconds)[0]
         assert process.returncode == 0, said
         return said
 
     def processes(self):
-        """Ids of what runs there, each with its command."""
+        """Returns the ids and commands of processes there."""
         found = {}
         for pid in map(int, ip("netns", "pids", self.name).split()):
             try:
@@ -91,11 +91,11 @@ class Host:
         return found
 
     def unplug(self):
-        """Takes its end of the cable out: it is gone, and nobody is told."""
+        """Takes its end of the cable down, without notice."""
         ip("-n", self.name, "link", "set", "cable", "down")
 
     def kill(self):
-        """Ends all that runs there."""
+        """Kills all processes there."""
         for pid in self.processes():
             try:
                 os.kill(pid, 9)
@@ -104,11 +104,11 @@ class Host:
 
 
 class Cluster:
-    """The two machines, each with two cores for Ray. To be used with `with`."""
+    """A context manager of the two machines, each with two cores for Ray."""
 
     def __init__(self):
         self.hosts = []
-        # Not pytest's folder, whose name is too long for the sockets in it.
+        # Not pytest's folder: its name is too long for sockets.
         self.folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
         self.address = f"{ADDRESSES[0]}:{RAY_PORT}"
 
@@ -140,7 +140,7 @@ class Cluster:
         for host in self.hosts:
             host.kill()
         for host in self.hosts:
-            end = time.monotonic() + 10  # what still runs writes into the folder
+            end = time.monotonic() + 10  # running processes write into the folder
             while host.processes() and time.monotonic() < end:
                 time.sleep(0.1)
             ip("netns", "del", host.name)

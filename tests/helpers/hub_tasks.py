@@ -1,4 +1,4 @@
-"""KerasHub's tasks in small: random weights, a tokenizer of a few pieces, nothing fetched.
+"""Small KerasHub tasks: random weights, a tokenizer of a few pieces, no downloads.
 
 Shapes: B texts, S source length, T generated length.
 """
@@ -20,13 +20,13 @@ hub = pytest.importorskip(
 LINES = ["the cat sees the dog", "a dog at 12 , 345 am", "Where is it ?", "it 's"]
 NEW = 11  # tokens that are generated
 MERGES = ["Ġ t", "h e", "Ġt he", "c a", "ca t", "Ġ d", "o g", "Ġd og", "1 2", "3 4", "Ġ 1"]
-LENGTH = 47  # positions, where they are learned
+LENGTH = 47  # learned positions
 DROPOUT = 0.1
 LLAMA = types.SimpleNamespace(begin_id=1, end_token_id=2)  # the model here has no tokenizer
 
 
 def byte_pairs(*special):
-    """Vocabulary and merges of byte pairs, special tokens first."""
+    """Returns vocabulary and merges of byte pairs, special tokens first."""
     from tokenizers import pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -37,7 +37,7 @@ def byte_pairs(*special):
 
 @functools.cache
 def sentence_pieces(pad=0, end=1, begin=2, unknown=3):
-    """A serialised SentencePiece model."""
+    """Returns a serialised SentencePiece model."""
     made = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(LINES),
@@ -99,7 +99,7 @@ def bart():
 
 @contextlib.contextmanager
 def dtype_policy(policy):
-    """What layers compute in that are made meanwhile."""
+    """Sets the dtype policy of layers made in this context."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
@@ -109,15 +109,15 @@ def dtype_policy(policy):
 
 
 def drawn(make, policy="float32"):
-    """A task with random weights, biases and norms, too. Answers differ, and some end."""
-    keras.utils.set_random_seed(1)  # of dropout
+    """Returns a task whose weights, biases and norms are random. Answers differ; some end."""
+    keras.utils.set_random_seed(1)  # for dropout
     with dtype_policy(policy):
         task = make()
     random = np.random.default_rng(5)
     for weight in task.trainable_variables:
         shape, usual = weight.shape, 1.0 if weight.path.endswith(("gamma", "scale")) else 0.0
         size = 0.3 if "embed" in weight.path else 0.2
-        if "kernel" in weight.path:  # what a decoder reads of the source is enlarged
+        if "kernel" in weight.path:  # cross-attention is larger, so that the source matters
             inputs = np.prod(shape[:-1]) if "output" in weight.path else shape[0]
             size = (5.0 if "cross" in weight.path else 1.5) * inputs**-0.5
         weight.assign(usual + random.normal(0, size, shape))
@@ -129,7 +129,7 @@ def drawn(make, policy="float32"):
 
 
 def prompts(model, rows=100, longest=19, seed=0):
-    """Our ids (B, S) of texts of 1 to `longest` tokens, begun and ended as the model reads them."""
+    """Returns our ids (B, S) of 1 to `longest` tokens, with the model's begin or end token."""
     random = np.random.default_rng(seed)
     source = model.name.startswith("bart")
     batch = np.zeros((rows, longest + 1), "int32")
@@ -141,9 +141,9 @@ def prompts(model, rows=100, longest=19, seed=0):
 
 
 def generated(model, prompts):
-    """Our ids that `generate` of KerasHub's writes, greedily, a list a prompt, with the end token.
+    """Returns our ids of KerasHub's greedy `generate`, one list per prompt, with the end.
 
-    Padding and begin are not written, as our searches never write them.
+    It never generates padding and begin tokens, like our searches.
     """
     task, rows = model.task, len(prompts)
     never = {model.pad_id, model.begin_id} - {model.end_id, None}
@@ -165,7 +165,7 @@ def generated(model, prompts):
 
 
 class Greedy(hub.samplers.Sampler):
-    """The likeliest token but for some."""
+    """Takes the likeliest token outside `never`."""
 
     def __init__(self, never):
         super().__init__()

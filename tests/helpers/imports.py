@@ -1,7 +1,7 @@
-"""Reads who imports whom in this package, without importing anything.
+"""Reads which modules import each other in this package, without importing anything.
 
-Modules are called by their names below the package (`layers.masks`), a folder's own page by the
-folder's name, and the package's own page as the package.
+Modules are named below the package (`layers.masks`), an `__init__.py` by its folder, and the
+package's `__init__.py` by the package.
 """
 
 import ast
@@ -17,12 +17,12 @@ PACKAGE = "keras_transformer"
 class Module:
     path: pathlib.Path
     tree: ast.Module
-    at_import: set  # dotted names that are imported when the module is
-    anywhere: set  # those, and what its functions and its `__main__` block import
+    at_import: set  # dotted names imported with the module
+    anywhere: set  # also imports in functions and the `__main__` block
 
 
 def imported_names(node):
-    """Dotted names that an import statement asks for: modules, or what is in them."""
+    """Returns dotted names of modules or members that a statement imports."""
     if isinstance(node, ast.Import):
         return {alias.name for alias in node.names}
     if isinstance(node, ast.ImportFrom):
@@ -32,18 +32,18 @@ def imported_names(node):
 
 
 def runs_later(node):
-    """Whether the statements below this one do not run when the module is imported."""
+    """Returns whether the statements in this one do not run at import."""
     script = isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
     return script or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
 def checks_types(node):
-    """Whether the statement is `if TYPE_CHECKING:`."""
+    """Returns whether the statement is `if TYPE_CHECKING:`."""
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def parse(source, path=None):
-    """The `Module` of a source text. Imports for annotations only do not count."""
+    """Parses a source text into a `Module`, without imports for annotations."""
     tree = ast.parse(source, str(path))
     tree.body = [node for node in tree.body if not checks_types(node)]
     later = {
@@ -59,7 +59,7 @@ def parse(source, path=None):
 
 
 def read_all():
-    """Every module of this package by its name."""
+    """Returns every module of this package by name."""
     files = {}
     for root, prefix in ((ROOT / PACKAGE, ()), (ROOT / "export", ("export",))):
         for path in sorted(root.rglob("*.py")):
@@ -72,46 +72,45 @@ MODULES = read_all()
 
 
 def within(name, folders):
-    """The longest of `folders` (or modules) that holds the module, or None."""
+    """Returns the longest of `folders` (or modules) that holds the module, or None."""
     holding = [folder for folder in folders if name == folder or name.startswith(f"{folder}.")]
     return max(holding, key=len, default=None)
 
 
 def pages(names):
-    """The pages of the folders that modules lie in, which Python runs before the modules.
+    """Returns the `__init__.py` modules that Python runs before these modules.
 
-    The package's own page is left out: it runs before everything, and is written to do without
-    whatever is not installed.
+    The package's `__init__.py` is left out: it runs first, and allows missing packages.
     """
     parts = [name.split(".") for name in names]
     return {".".join(path[:count]) for path in parts for count in range(1, len(path))}
 
 
 def own(imports):
-    """The modules of this package among what is imported, or that hold it."""
+    """Returns this package's modules that are imported or hold an imported name."""
     found = set()
     for name in imports:
         if name.partition(".")[0] == PACKAGE:
             short = name.removeprefix(f"{PACKAGE}.")
             while short not in MODULES and "." in short:
-                short = short.rpartition(".")[0]  # what the module holds
+                short = short.rpartition(".")[0]  # a member of the module
             found.add(short if short in MODULES else PACKAGE)
     return found
 
 
 def run_by(name, module):
-    """What a module of this name imports, and the pages above that; it runs in its own folders."""
+    """Returns a module's imports and their `__init__.py`, except in the module's folders."""
     imported = own(module.anywhere)
     return imported - {name} | pages(imported) - pages({name}) - {name}
 
 
 def outside(imports):
-    """The packages among what is imported, without this one and Python's own."""
+    """Returns the imported packages, without this one and the standard library."""
     return {name.partition(".")[0] for name in imports} - sys.stdlib_module_names - {PACKAGE}
 
 
 def reached(names):
-    """All modules that run when these are imported, themselves and the pages above them too."""
+    """Returns all modules that run when these are imported, each `__init__.py` included."""
     found, waiting = set(), set(names)
     while waiting:
         found |= waiting
@@ -121,12 +120,12 @@ def reached(names):
 
 
 def needed(names):
-    """The packages that must be installed so that these modules can be imported."""
+    """Returns the packages that must be installed to import these modules."""
     return set().union(*(outside(MODULES[name].at_import) for name in reached(names)))
 
 
 def circle(imports):
-    """Names that import each other in a circle, the first one repeated at the end; or None.
+    """Returns names that import each other in a circle, the first repeated at the end, or None.
 
     Args:
         imports: dict from a name to the names that it imports.

@@ -1,4 +1,4 @@
-"""A position encoding that is not ours: scores fall off with distance (arXiv 2108.12409)."""
+"""A custom position encoding: scores fall with distance (arXiv 2108.12409)."""
 
 import keras
 from keras import ops

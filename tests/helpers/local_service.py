@@ -15,18 +15,18 @@ from keras_transformer.export.serving.pools import LocalPool
 
 
 class Pool(LocalPool):
-    """The pool of the default service with one worker, under a test's control.
+    """The default service's pool with one worker, which a test controls.
 
     Args:
         folder: an artefact.
         measure: function that estimates lengths, in place of the artefact's tokenizer.
 
     Attributes:
-        gate: threading.Event; batches wait for it. Set at the beginning.
-        batches: the batches that came, with their seeds.
-        fails: list of exceptions, which the next batches raise one after the other.
-        parts: the parts of streams that came, one for each step.
-        most_steps: int or inf; streams wait while there are so many parts.
+        gate: threading.Event; batches wait for it. Initially set.
+        batches: the received batches, with their seeds.
+        fails: list of exceptions that the next batches raise in turn.
+        parts: the received parts of streams, one for each step.
+        most_steps: int or inf; streams wait at this number of parts.
     """
 
     def __init__(self, folder, measure=None):
@@ -105,7 +105,7 @@ class Running:
         self._up.set()
 
     def request(self, method, path, body=None, headers=(), timeout=20):
-        """Status, headers and body of an answer."""
+        """Returns status, headers and body of an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             connection.request(method, path, body, dict(headers))
@@ -115,16 +115,16 @@ class Running:
             connection.close()
 
     def metric(self, name):
-        """A number of `/metrics` that has no labels."""
+        """Returns a metric of `/metrics` without labels."""
         page = self.request("GET", "/metrics")[2].decode()
         return float(page.partition(f"\nkeras_transformer_{name} ")[2].split("\n")[0])
 
     def begin_to_stop(self):
-        """What SIGTERM does."""
+        """Acts like SIGTERM."""
         self._loop.call_soon_threadsafe(self._stop.set)
 
     def stop(self):
-        """Stops it, and says whether all was answered."""
+        """Stops it. Returns whether all was answered."""
         self.begin_to_stop()
         self._thread.join(30)
         assert not self._thread.is_alive()

@@ -1,4 +1,4 @@
-"""Machines that are not here: what `installation.look` would find on them."""
+"""Simulated machines: results of `installation.look` on them."""
 
 from dataclasses import replace
 
@@ -14,14 +14,14 @@ DRIVER = Driver(True, None, "13.0", (GPU,))
 
 
 def cpu_machine(**changes):
-    """A machine without a GPU, which serves on its CPU."""
+    """Returns a machine without a GPU, which serves on its CPU."""
     version = onnxruntime.__version__
     found = Installation({"onnxruntime": version}, version, NO_DRIVER, providers=(CPU,))
     return replace(found, **changes)
 
 
 def cuda_machine(broken=(), **changes):
-    """A machine that serves on its GPU.
+    """Returns a machine that serves on its GPU.
 
     Args:
         broken: names of libraries that cannot be loaded.

@@ -1,4 +1,4 @@
-"""A small random folder as OPUS-MT's are: two SentencePiece models, language tokens."""
+"""A small random OPUS-MT folder: two SentencePiece models, language tokens."""
 
 import json
 
@@ -14,7 +14,7 @@ TEXTS = [*SOURCE, ">>eng<< " + SOURCE[1], "um pão ½ corre", "gato"]
 
 
 def write(folder):
-    """Writes it; its vocabulary lacks two pieces that the source's model has.
+    """Writes it. Its vocabulary lacks two pieces of the source's model.
 
     Returns:
         The model of `transformers`, and its `{piece: id}`.
@@ -51,7 +51,7 @@ def write(folder):
 
 
 def tokenizer(folder):
-    """`transformers`' own tokenizer of a folder."""
+    """Returns the `transformers` tokenizer of a folder."""
     return transformers.MarianTokenizer(
         source_spm=str(folder / "source.spm"),
         target_spm=str(folder / "target.spm"),

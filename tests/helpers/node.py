@@ -1,4 +1,4 @@
-"""Runs things in Node.js and Chromium: the package of `export/web`, and an artefact's ONNX file.
+"""Runs the package of `export/web` and artefacts in Node.js and Chromium.
 
 The packages from npm are installed once, into a folder of pytest's cache.
 """
@@ -17,7 +17,7 @@ PACKAGE = ROOT / "export" / "web"
 DRIVERS = ROOT / "tests" / "node"
 MADE = ("node_modules", "vendor", "types")  # not copied: the cached folder has its own
 OLDEST_NODE = (20, 16)  # as package.json says
-# In a container nobody can set up Chromium's sandbox; the rest keeps it from the network.
+# Containers cannot set up Chromium's sandbox. The other options keep it off the network.
 CHROMIUM_ARGUMENTS = [
     "--headless",
     "--no-sandbox",
@@ -31,7 +31,7 @@ CHROMIUM_ARGUMENTS = [
 
 
 def installed(folder):
-    """The folder, once it holds the package, what that needs, and the drivers; else skips."""
+    """Installs package, dependencies and drivers into the folder, or skips the test."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
@@ -59,7 +59,7 @@ def _npm(folder, *arguments):
 
 
 def chromium():
-    """The path of Chromium; skips the test where there is none."""
+    """Returns the path of Chromium, or skips the test."""
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if path := shutil.which(name):
             return path
@@ -67,7 +67,7 @@ def chromium():
 
 
 def run(folder, driver, request=None, timeout=120):
-    """What a driver of `tests/node` writes, from JSON, when it reads `request` as JSON."""
+    """Runs a driver of `tests/node`, with `request` as JSON. Returns its JSON output."""
     done = subprocess.run(
         ["node", f"drivers/{driver}"],
         cwd=folder,
@@ -81,7 +81,7 @@ def run(folder, driver, request=None, timeout=120):
 
 
 def run_in_node(node_folder, model, batches):
-    """Outputs of the model, as arrays, for each batch of source ids."""
+    """Returns the model's outputs, as arrays, for each batch of source ids."""
     request = {"model": str(model), "batches": [batch.tolist() for batch in batches]}
     return [
         {

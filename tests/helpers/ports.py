@@ -1,4 +1,4 @@
-"""Ports for TensorFlow's servers, which ask for numbers before they run."""
+"""Ports for TensorFlow's servers, which need the numbers at start."""
 
 import contextlib
 import socket
@@ -10,7 +10,7 @@ REUSE = {"TF_GRPC_REUSE_PORT": "1"}
 
 @contextlib.contextmanager
 def reserved(count: int) -> Iterator[list[int]]:
-    """Numbers of ports that nothing gets meanwhile but servers whose environment has `REUSE`."""
+    """Yields reserved ports, which only servers with `REUSE` in their environment can bind."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

@@ -1,8 +1,8 @@
-"""Python processes of a test's own that need not wait for TensorFlow.
+"""Python processes for tests that start with TensorFlow imported.
 
-Importing TensorFlow takes longer than what most of these processes do. So one process a session
-imports it, and nothing else, and each process that a test asks for is forked from that one. Where a
-process must not have TensorFlow, or must import Keras with another backend, use `subprocess`.
+Importing TensorFlow takes longer than most of these processes run. So one process a session imports
+only TensorFlow, and the tests' processes are forked from it. For a process without TensorFlow, or
+with another Keras backend, use `subprocess`.
 """
 
 import atexit
@@ -24,10 +24,10 @@ if sys.platform != "win32":
 
 
 def skip_graph_optimizers():
-    """Runs TensorFlow's functions as they were traced.
+    """Disables TensorFlow's graph optimizers.
 
-    To optimize a graph takes longer than to run it a few times, as tests do. The processes in which
-    exports are proven, and those that `subprocess` starts, optimize as users' do.
+    Optimizing a graph takes longer than running it a few times, as tests do. Processes that prove
+    exports, and processes of `subprocess`, optimize as usual.
     """
     import tensorflow as tf
 
@@ -38,13 +38,13 @@ class Python:
     """A running `python SCRIPT ...`, `python -m MODULE ...` or `python -c CODE ...`.
 
     Args:
-        arguments: what comes after `python`; `-P` before a script keeps its folder out of the path.
-        cwd: folder that it starts in. Defaults to this process' folder.
-        env: dict of all environment variables. Defaults to those of this process.
+        arguments: arguments of `python`; `-P` before a script keeps its folder out of the path.
+        cwd: working directory. Defaults to this process' directory.
+        env: dict of all environment variables. Defaults to this process' variables.
         optimize: whether TensorFlow optimizes graphs. Defaults to `False`.
 
     Attributes:
-        stdout, stderr: `pathlib.Path`s of files that get what it writes.
+        stdout, stderr: `pathlib.Path`s of files with its output.
     """
 
     def __init__(self, *arguments, cwd=None, env=None, optimize=False):
@@ -63,7 +63,7 @@ class Python:
         self._process.start()
 
     def wait(self, timeout=840):
-        """Its end, as `subprocess.CompletedProcess`; one that takes longer is killed."""
+        """Returns a `subprocess.CompletedProcess` at its end; kills it after `timeout`."""
         self._process.join(timeout)
         self._process.kill()
         self._process.join()
@@ -90,15 +90,15 @@ def run(*arguments, **options):
 
 @contextlib.contextmanager
 def forked_proofs():
-    """SavedModels that are exported meanwhile are proven in a process that is forked, too.
+    """Proves exported SavedModels in a forked process, within this context.
 
-    It has imported TensorFlow alone, as the process that exporters start, and optimizes graphs.
+    Like an exporter's process, it imports TensorFlow alone and optimizes graphs.
     """
     from keras_transformer.export import proof
 
     def start(command, **options):
         job = json.loads(pathlib.Path(command[-1]).read_text("utf-8"))
-        if not job["signatures"]:  # an ONNX file, beside which there is no TensorFlow
+        if not job["signatures"]:  # an ONNX file, proven without TensorFlow
             return subprocess.run(command, **options)
         return Python(*command[1:], optimize=True).wait(options["timeout"])
 
@@ -111,14 +111,14 @@ def forked_proofs():
 
 
 def _run(arguments, cwd, env, optimize, stdout, stderr):
-    """What happens in the process."""
+    """Runs in the process."""
     for stream, path in ((1, stdout), (2, stderr)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), stream)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
     if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it, and children would
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # children of `nohup` would ignore it
     if not optimize and "KT_TEST_OPTIMIZE" not in env:
         skip_graph_optimizers()
     try:
@@ -132,4 +132,4 @@ def _run(arguments, cwd, env, optimize, stdout, stderr):
                 sys.path.insert(0, str(pathlib.Path(arguments[0]).parent))
             runpy.run_path(arguments[0], run_name="__main__")
     finally:
-        atexit._run_exitfuncs()  # a forked process ends without them
+        atexit._run_exitfuncs()  # a forked process skips them

@@ -1,4 +1,4 @@
-"""Random models of `transformers`, drawn anew and saved as their folders are, to be imported.
+"""Random models of `transformers` and their ids, for the tests of importers.
 
 Shapes: B batch, S length, U their vocabulary, V ours.
 """
@@ -17,9 +17,9 @@ transformers.utils.logging.disable_progress_bar()
 
 
 def drawn(model, seed=1):
-    """The model with random weights, biases and norms, too; tables of sinusoids stay what they are.
+    """Randomises the model's weights, biases and norms, but not tables of sinusoids.
 
-    What a decoder reads of the source is enlarged, so that answers differ.
+    Cross-attention weights are larger, so that answers differ.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -30,13 +30,13 @@ def drawn(model, seed=1):
             matrix = weight.ndim == 2 and min(weight.shape) > 2
             size = 4.5 if "encoder_attn.v" in name or "encoder_attn.out" in name else 1.5
             weight.copy_(noise * size * weight.shape[1] ** -0.5 if matrix else weight + 0.3 * noise)
-        if hasattr(model, "tie_weights"):  # else a module of PyTorch's own
+        if hasattr(model, "tie_weights"):  # else a plain PyTorch module
             model.tie_weights()
     return model.eval()
 
 
 def ids(vocab_size, rows=200, longest=9, side="right", end=True, seed=0):
-    """Our ids (B, S) of `rows` texts of 1 to `longest` tokens, with the end token if `end`."""
+    """Returns our ids (B, S) of `rows` texts of 1 to `longest` tokens, plus the end if `end`."""
     random = np.random.default_rng(seed)
     batch = np.zeros((rows, longest + end), "int32")
     for row in range(rows):
@@ -48,7 +48,7 @@ def ids(vocab_size, rows=200, longest=9, side="right", end=True, seed=0):
 
 
 def theirs(order, ids):
-    """Their ids and mask for ours; what they read at padding does not matter."""
+    """Returns their ids for ours. Ids at padding do not matter."""
     ids = np.where(ids > 0, np.maximum(np.asarray(order), 0)[ids], 0)
     return torch.from_numpy(ids)
 
@@ -58,19 +58,19 @@ def mask(ids):
 
 
 def tokens(order, generated, end):
-    """Our ids for those that `generate` wrote, up to the end token, a list a row."""
+    """Returns our ids for the output of `generate`, up to the end token, one list per row."""
     ours = {int(id): row for row, id in enumerate(order) if id >= 0}
     lists = [[ours[int(id)] for id in row] for row in generated]
     return [row[: row.index(end) + 1] if end in row else row for row in lists]
 
 
 def found(result):
-    """The best tokens of each row of a search of ours, without padding."""
+    """Returns the best tokens of each row of our search, without padding."""
     return [[int(id) for id in row[0] if id > 0] for row in np.asarray(result)]
 
 
 def relative(ours, expected):
-    """The largest difference, relative to the largest number."""
+    """Returns the largest difference, relative to the largest number."""
     ours, expected = np.asarray(ours, "float64"), np.asarray(expected, "float64")
     assert ours.shape == expected.shape and np.isfinite(ours).all()
     return np.abs(ours - expected).max() / np.abs(expected).max()

@@ -1,9 +1,8 @@
 """The whole Transformer in NumPy float64, written from the formulas of "Attention Is All You Need".
 
-Nothing of `keras_transformer` is imported here: the tests hold the package against this file, and
-its gradients against finite differences of this file. Weights arrive as a dictionary from path to
-array, the paths being those that the package documents; `scope(weights, "self_attention")` is the
-part of the dictionary below one name.
+This file imports nothing of `keras_transformer`. The tests compare the package with this file, and
+its gradients with finite differences of this file. Weights are a dictionary from documented path to
+array. `scope(weights, "self_attention")` is the part of the dictionary below one name.
 
 Shapes: B batch, T target length, S source length, H heads, K key size, U value size, D d_model,
 F d_ff, V vocabulary. Masks are boolean and True means "may attend".
@@ -17,7 +16,7 @@ PAD = 0
 
 
 def scope(weights, name):
-    """The weights whose path starts with `name/`, that prefix taken off."""
+    """Returns the weights whose path starts with `name/`, without that prefix."""
     inside = {p[len(name) + 1 :]: w for p, w in weights.items() if p.startswith(name + "/")}
     if not inside:
         raise KeyError(f"no weight below {name!r} among {sorted(weights)}")
@@ -67,7 +66,7 @@ def rotate(x, offset=0):
 
 
 def masked_softmax(scores, mask=None):
-    """Softmax over the last axis of what the mask allows; zeros where it allows nothing."""
+    """Returns the masked softmax over the last axis; zeros for fully masked rows."""
     allowed = np.ones(scores.shape, bool) if mask is None else np.broadcast_to(mask, scores.shape)
     top = np.max(scores, axis=-1, keepdims=True, where=allowed, initial=-1e30)
     powers = np.where(allowed, np.exp(np.minimum(scores - top, 0.0)), 0.0)
@@ -146,7 +145,7 @@ def layer_norm(weights, x, epsilon=1e-5):
 
 
 def residual(weights, x, sublayer, norm_first, epsilon=1e-5):
-    """LayerNorm(x + Sublayer(x)), or x + Sublayer(LayerNorm(x)) where norm_first."""
+    """LayerNorm(x + Sublayer(x)), or x + Sublayer(LayerNorm(x)) if norm_first."""
     if norm_first:
         return x + sublayer(layer_norm(weights, x, epsilon))
     return layer_norm(weights, x + sublayer(x), epsilon)
@@ -213,7 +212,7 @@ def decoder_block(
     return residual(scope(weights, "feed_forward_norm"), x, transform, norm_first, epsilon)
 
 
-# Whole models, sections 3.1 and 3.4. `config` is the model's constructor arguments as a dictionary.
+# Whole models, sections 3.1 and 3.4. `config` is a dictionary of the model's constructor arguments.
 
 
 def embed(weights, config, ids, side, segment_ids=None):
@@ -232,21 +231,21 @@ def embed(weights, config, ids, side, segment_ids=None):
 
 
 def logits(weights, x):
-    """x E^T of the target's embedding, or x W of its own matrix, and a bias if there is one."""
+    """Returns x E^T of the target's embedding, or x W of an output kernel, plus any bias."""
     part = scope(weights, embedding_name(weights, "target"))
     kernel = part.get("output_kernel", part["embeddings"].T)  # (D, V)
     return x @ kernel + part.get("output_bias", 0.0)  # (B, T, V)
 
 
 def kind_of_positions(config):
-    """The name of a model's position encoding, be it given by name or as an object."""
+    """Returns the name of a model's position encoding, given as a name or object."""
     names = {"LearnedPositionEncoding": "learned", "LinearBias": "linear bias"}
     given = config.get("positions", "sinusoidal")
     return given if isinstance(given, str) else names[type(given).__name__]
 
 
 def embedding_name(weights, side):
-    """One shared matrix, or one a language."""
+    """Returns the name of the shared embedding, or of the side's."""
     return "token_embedding" if "token_embedding/embeddings" in weights else f"{side}_embedding"
 
 
@@ -257,7 +256,7 @@ def block_arguments(config):
 
 
 def final_norm(weights, config, name, x):
-    """Pre-norm stacks end with one norm more."""
+    """Applies the last norm of pre-norm stacks."""
     if not config.get("norm_first"):
         return x
     return layer_norm(scope(weights, name), x, config.get("epsilon", 1e-5))

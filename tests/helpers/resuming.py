@@ -1,4 +1,4 @@
-"""Small models, their training with checkpoints, and callbacks that break it off."""
+"""Small models, training with checkpoints, and callbacks that interrupt it."""
 
 import contextlib
 
@@ -12,7 +12,7 @@ LINES = ["ab", "abcd", "b", "bca", "dd", "cab", "a", "bad", "ac", "dab", "bb", "
 
 
 class Letters:
-    """A tokenizer whose tokens are letters, "a" being 4."""
+    """A tokenizer of letters; "a" has id 4."""
 
     def encode(self, lines):
         return [[ord(letter) - 93 for letter in line] for line in lines]
@@ -29,13 +29,13 @@ def dataset():
 
 
 def pairs(lines=LINES, tokens_per_batch=12, **options):
-    """Batches of this package: lines and the same lines backwards."""
+    """Returns batches of lines and the same lines backwards."""
     backwards = [line[::-1] for line in lines]
     return kt.translation_batches(lines, backwards, Letters(), tokens_per_batch, **options)
 
 
 def make_model(size=7, strategy=None, dropout=0.3, smoothing=0.0, rate=0.1, **optimizer):
-    """A model for `dataset`, compiled; with dropout, so that the seeds matter."""
+    """Returns a compiled model for `dataset`, with dropout so that seeds matter."""
     keras.utils.set_random_seed(31)
     with contextlib.nullcontext() if strategy is None else strategy.scope():
         ids = keras.Input((None,), dtype="int32")
@@ -48,7 +48,7 @@ def make_model(size=7, strategy=None, dropout=0.3, smoothing=0.0, rate=0.1, **op
 
 
 def make_translator(optimizer="adam", dtype="float32"):
-    """A model for `pairs`, compiled; a fit of it takes a fifth of the time of a `Transformer`."""
+    """Returns a compiled model for `pairs`. It trains five times as fast as a `Transformer`."""
     keras.utils.set_random_seed(31)
     names = "source_ids", "target_ids"
     embedding = keras.layers.Embedding(11, 7, dtype=dtype)
@@ -62,7 +62,7 @@ def make_translator(optimizer="adam", dtype="float32"):
 
 
 def stop_at(epoch, batch, action):
-    """A callback that acts after some batch of some epoch, or at the epoch's end (batch None)."""
+    """Returns a callback that acts after a batch of an epoch, or at its end (batch None)."""
 
     class StopAt(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -88,9 +88,9 @@ def crash():
 
 
 def fit(model, folder, *callbacks, epochs=3, data=None, validation=None, ours=True, **arguments):
-    """Trains with a `TrainingCheckpoint`, whose arguments these are. Returns the `History`.
+    """Trains with a `TrainingCheckpoint` of these arguments. Returns the `History`.
 
-    With `ours` the checkpoint knows the data, if it has `batches`.
+    With `ours` the checkpoint gets the data.
     """
     saved = kt.TrainingCheckpoint(folder, data=data if ours else None, **arguments)
     return model.fit(
@@ -104,7 +104,7 @@ def fit(model, folder, *callbacks, epochs=3, data=None, validation=None, ours=Tr
 
 
 def fit_until(epoch, batch, model, folder, *callbacks, **arguments):
-    """Trains until some batch, where the run breaks off."""
+    """Trains until a batch, where the run crashes."""
     with pytest.raises(Crash):
         fit(model, folder, *callbacks, stop_at(epoch, batch, crash), **arguments)
 

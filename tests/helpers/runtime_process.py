@@ -1,4 +1,4 @@
-"""Runs the runtime's command line as a server would: in a process without any framework."""
+"""Runs the runtime's command line as a server would: in a process without frameworks."""
 
 import json
 import os
@@ -14,24 +14,24 @@ _AS_MODULE = (
 
 
 def command(*arguments):
-    """The argument list of `python -m keras_transformer.export.runtime ARGUMENTS`."""
+    """Returns the arguments of `python -m keras_transformer.export.runtime ARGUMENTS`."""
     return [sys.executable, "-c", WITHOUT_FRAMEWORKS + _AS_MODULE, *map(str, arguments)]
 
 
 def start(*arguments, **options):
-    """The same, started with pipes."""
+    """Starts the command with pipes."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen(command(*arguments), **{**pipes, **options})
 
 
 def translate(data, *arguments):
-    """The same, run to its end on the bytes `data`: exit status, output and errors, as text."""
+    """Runs the command on the bytes `data`. Returns exit status, output and errors."""
     done = subprocess.run(command(*arguments), input=data, capture_output=True, timeout=120)
     return done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
 
 
 def run(code, *arguments):
-    """Runs Python code in a process without frameworks; what it printed."""
+    """Runs Python code in a process without frameworks. Returns its output."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_FRAMEWORKS + code, *map(str, arguments)],
         capture_output=True,
@@ -70,10 +70,10 @@ print(json.dumps({"warm_up": warm_up, "equal": equal, "grown": grown}))
 
 
 def check_sharing(folder, lines, most):
-    """Eight threads share a Translator for 2,000 requests, each of 1 to `most` of the lines.
+    """Tests a Translator that eight threads share for 2,000 requests of 1 to `most` lines.
 
-    Answers must be those of one thread, and resident memory must grow less than 5 % in a second
-    round of them.
+    Answers must equal the answers in one thread. Resident memory must grow less than 5 % in a
+    second round.
     """
     found = json.loads(run(_SHARED, folder, json.dumps(lines), most))
     assert found["warm_up"] and found["equal"] == 2000

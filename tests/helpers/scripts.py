@@ -7,7 +7,7 @@ EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 
 def load(name):
-    """The module of `examples/NAME.py`, executed, but not run as a script."""
+    """Imports `examples/NAME.py` as a module, not as a script."""
     spec = importlib.util.spec_from_file_location(f"{name}_example", EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,7 +1,7 @@
-"""A language model's artefact made by hand: its "samples" are the prompt, moved by the seed.
+"""A hand-made artefact of a language model: its samples are the prompt, shifted by the seed.
 
-Two hypotheses: each piece of the prompt moved on by `seed` ids, and the prompt itself, whose score
-is lower by 1. Shapes: B prompts, S prompt length; beam width 2, target length S.
+The first hypothesis shifts each piece of the prompt by `seed` ids. The second is the prompt, with a
+score lower by 1. Shapes: B prompts, S prompt length; beam width 2, target length S.
 """
 
 import onnx
@@ -47,7 +47,7 @@ def write(folder, tokenizer, **fields):
 
 
 def moved(tokenizer, prompt, seed):
-    """The ids that the first hypothesis of a prompt has, the begin token included."""
+    """Returns the ids of a prompt's first hypothesis, the begin token included."""
     first = END_ID + 1
     pieces = tokenizer.vocab_size - first
     return [BEGIN_ID, *(first + (i - first + seed) % pieces for i in tokenizer.encode(prompt))]

@@ -1,4 +1,4 @@
-"""Requests to a service in the tests: good ones, malformed ones, and bytes on a bare connection."""
+"""Valid, malformed and raw requests to a service."""
 
 import socket
 import time
@@ -16,7 +16,7 @@ def ask(running, path="/lines/en-de", body=LINE, headers=()):
 
 
 def infer(data=("x",), shape=None, **fields):
-    """The body of a request of the Open Inference Protocol."""
+    """Returns the body of an Open Inference Protocol request."""
     entry = {
         "name": "text",
         "datatype": "BYTES",
@@ -27,7 +27,7 @@ def infer(data=("x",), shape=None, **fields):
 
 
 def grpc_call(running, data, method="ModelInfer", timeout=20):
-    """Sends bytes to a method, and gives the code and the text of the answer."""
+    """Sends bytes to a method. Returns the answer's code and text."""
     with grpc.insecure_channel(f"127.0.0.1:{running.grpc_port}") as channel:
         call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
         try:
@@ -50,7 +50,7 @@ def wait_for(holds):
 
 
 def raw(running, data, then=b"", pause=0.0):
-    """What comes back for bytes on a connection of their own."""
+    """Sends bytes on a new connection. Returns the answer."""
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as opened:
         opened.sendall(data)
         time.sleep(pause)

@@ -1,4 +1,4 @@
-"""Files that are written once a run, by the first worker that needs them; tests only read them."""
+"""Files that the first pytest worker that needs them writes. Tests only read them."""
 
 import contextlib
 import pathlib
@@ -8,11 +8,11 @@ folder = pathlib.Path()  # `conftest.py` sets it
 
 
 def once(name: str, write: Callable[[pathlib.Path], object]) -> pathlib.Path:
-    """The path of a shared file or folder.
+    """Returns the path of a shared file or folder.
 
     Args:
-        name: its name, the same for all that share it.
-        write: function that writes it to a path, whole or not at all.
+        name: its name, the same for all users.
+        write: function that writes it to a path, completely or not at all.
     """
     folder.mkdir(exist_ok=True)
     path = folder / name
@@ -24,7 +24,7 @@ def once(name: str, write: Callable[[pathlib.Path], object]) -> pathlib.Path:
 
 @contextlib.contextmanager
 def alone(path: pathlib.Path) -> Iterator[None]:
-    """Keeps pytest's other workers waiting, in whatever is done with a path."""
+    """Locks a path against pytest's other workers."""
     with open(path.parent / f"{path.name}.lock", "w") as file:
         with contextlib.suppress(ImportError):  # on Windows
             import fcntl

@@ -1,4 +1,4 @@
-"""Text for the tests of the tokenizer: plain lines, odd ones, any at all."""
+"""Text for the tests of the tokenizer: plain lines, odd lines, any text."""
 
 from hypothesis import strategies as st
 
@@ -11,7 +11,7 @@ LINES = [
 ]
 # Enough repetition for a vocabulary of several hundred pieces.
 CORPUS = LINES + [f"{a} {b}" for a in " ".join(LINES).split() for b in ("hat", "hut", "10", a)]
-# What real files hold: other scripts, emoji joined by U+200D, combining marks, control characters,
+# As in real files: other scripts, emoji joined by U+200D, combining marks, control characters,
 # runs of spaces, and text that looks like our special tokens.
 ODD = [
     "",

@@ -1,4 +1,4 @@
-"""Which cases of a table are quick; `--full` runs all of them."""
+"""Marks the quick cases of a table; `--full` runs all."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def quick(cases: Iterable, *chosen: object) -> list:
-    """Parameters of a test: the chosen cases in both suites, the others in the full one.
+    """Returns parameters: chosen cases run in both suites, others only in the full one.
 
     A tuple holds the values of several arguments.
     """

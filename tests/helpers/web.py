@@ -1,4 +1,4 @@
-"""What the tests of `export/web` share: sentences, and what Python makes of them."""
+"""Sentences, and comparisons with Python, for the tests of `export/web`."""
 
 import json
 import os
@@ -16,7 +16,7 @@ RARE = ["😀", "é", "ﬁ", "日本", "e\u0301", "<s>", "x\u0001", "👨‍👩
 
 
 def sentences(count):
-    """As many short lines, of words, some rare, with runs of spaces."""
+    """Returns `count` short lines with rare words and runs of spaces."""
     draw = random.Random(7)
     lines = []
     for _ in range(count):
@@ -28,9 +28,9 @@ def sentences(count):
 
 
 def site(folder, package, artefact, attention=None):
-    """A folder to be served: the installed package, and an artefact as its only model.
+    """Fills a folder to serve: the installed package, and an artefact as its only model.
 
-    `attention` is the folder of another, with the attention of the first.
+    `attention` is the folder of another artefact, with the first one's attention.
     """
     for name in ("index.html", "page", "service_worker.js", "src", "transcribe.html", "vendor"):
         os.symlink(package / name, folder / name)
@@ -44,11 +44,11 @@ def site(folder, package, artefact, attention=None):
 
 
 def assert_as_in_python(results, artefact, lines, model=None):
-    """Holds what the package gave for lines to `Translator`: ids, texts, scores, errors.
+    """Compares the package's results with `Translator`: ids, texts, scores, errors.
 
-    Where two hypotheses score nearly the same, rounding decides which one is pruned. With the
-    `model` of the artefact, 1 of 100 lines may have other hypotheses after the best, if their
-    scores are those of the model's forward pass.
+    Of two hypotheses with nearly equal scores, rounding decides which one is pruned. With the
+    artefact's `model`, 1 of 100 lines may have other hypotheses after the best, if the model's
+    forward pass confirms their scores.
     """
     translator = Translator(artefact, threads=1)
     assert len(results) == len(lines)
@@ -70,7 +70,7 @@ def assert_as_in_python(results, artefact, lines, model=None):
 
 
 def assert_scores_are_those_of(model, translator, line, result):
-    """Holds the scores of the result of a line to the model's forward pass."""
+    """Compares the scores of a line's result with the model's forward pass."""
     ids, scores = pad_rows(result["ids"])[None], np.array(result["scores"], "float32")
     token_scores, _ = forced.forced(model, node.padded(translator, [text_of(line)]), ids)
     sums = token_scores.sum(axis=2) / exports.BEAM.length_divisor((ids != 0).sum(axis=2))
@@ -78,7 +78,7 @@ def assert_scores_are_those_of(model, translator, line, result):
 
 
 def assert_same(results, others):
-    """Holds texts and ids to each other; in other batches scores are rounded otherwise."""
+    """Compares texts and ids. Scores are rounded differently in other batches."""
     assert [(one["texts"], one["ids"]) for one in results] == [
         (one["texts"], one["ids"]) for one in others
     ]

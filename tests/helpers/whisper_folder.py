@@ -14,7 +14,7 @@ LETTERS = "!abcdefghijklmnopqrstuvwxyz0123456789.,?"  # "!" has id 0, as in Whis
 SPECIAL = ("endoftext", "startoftranscript", "en", "de", "translate", "transcribe")
 SPECIAL += ("startoflm", "startofprev", "nospeech", "notimestamps")
 SIZES = {
-    "vocab_size": 61,  # 40 letters, 10 special tokens, 11 times
+    "vocab_size": 61,  # 40 letters, 10 special tokens, 11 timestamps
     "num_mel_bins": 5,
     "d_model": 16,
     "encoder_layers": 2,
@@ -42,7 +42,7 @@ FRAMES = 2 * SIZES["max_source_positions"]
 
 
 def model(**options):
-    """The model of `transformers`, which ends some texts early."""
+    """Returns the `transformers` model, which ends some texts early."""
     made = transformers.WhisperForConditionalGeneration(
         transformers.WhisperConfig(**{**SIZES, **options})
     )
@@ -58,7 +58,7 @@ def write(folder, made):
 
 
 def artefact():
-    """The export of a random model with beam width 2, which all tests share."""
+    """Returns the shared export of a random model with beam width 2."""
     from keras_transformer.importers.__main__ import main
 
     def make(path):
@@ -71,7 +71,7 @@ def artefact():
 
 
 def write_tokenizer(folder):
-    """`tokenizer.json` without the tokens of times, as older folders have it."""
+    """Writes `tokenizer.json` without timestamp tokens, as in older folders."""
     tokenizer = tokenizers.Tokenizer(
         models.BPE({letter: id for id, letter in enumerate(LETTERS)}, [])
     )
@@ -82,16 +82,16 @@ def write_tokenizer(folder):
 
 
 def names():
-    """The names of all tokens, in the order of Whisper's ids."""
+    """Returns the names of all tokens, in the order of Whisper's ids."""
     return [*LETTERS, *(f"<|{x}|>" for x in SPECIAL), *(f"<|{0.02 * i:.2f}|>" for i in range(11))]
 
 
 def features(rows=100, frames=FRAMES):
-    """Log-mel features (B, S, M)."""
+    """Returns log-mel features (B, S, M)."""
     shape = (rows, frames, SIZES["num_mel_bins"])
     return np.random.default_rng(5).normal(size=shape).astype("float32")
 
 
 def channels_first(frames):
-    """Features as `transformers` reads them, (B, M, S)."""
+    """Returns features (B, M, S) for `transformers`."""
     return torch.from_numpy(frames.transpose(0, 2, 1).copy())

@@ -1,4 +1,4 @@
-"""Attention against the NumPy reference, and against itself on another route.
+"""Attention against the NumPy reference, and on equivalent paths.
 
 Shapes: B batch, T target length, S source length, H heads, K key size, U value size, D d_model,
 E and F sizes of value and key inputs, A units of additive attention.
@@ -47,7 +47,7 @@ def source_ids(side):
 
 
 def multi_head(positions=None, **kwargs):
-    """A built layer with random weights, query, value and key of three different sizes."""
+    """Returns a built layer with random weights, and query, value and key of three sizes."""
     key_dim = K + 1 if positions else K  # rotation needs an even size
     layer = MultiHeadAttention(H, key_dim, U, positions=positions, **kwargs)
     inputs = normal(B, T, D, seed=1), normal(B, S, E, seed=2), normal(B, S, F, seed=3)
@@ -60,7 +60,7 @@ def multi_head(positions=None, **kwargs):
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("masked", [False, True])
-def test_dot_product_attention_is_the_formula(masked):
+def test_dot_product_attention_matches_the_reference(masked):
     query, key, value = normal(B, H, T, K), normal(B, H, S, K, seed=1), normal(B, H, S, U, seed=2)
     mask = np.random.default_rng(0).random((B, 1, T, S)) < 0.6 if masked else None
     output, weights = scaled_dot_product_attention(query, key, value, mask)
@@ -81,8 +81,8 @@ def test_the_attention_bias_is_added_to_the_scores(masked):
 
 
 @pytest.mark.numeric
-def test_masked_pairs_get_exactly_zero_and_change_no_other():
-    """A fully masked row, and a key whose score is far above all others."""
+def test_masked_pairs_have_zero_weight_and_change_no_output():
+    """Tests a fully masked row, and a masked key with the largest score."""
     query, key, value = normal(T, K), normal(S, K, seed=1), normal(S, U, seed=2)
     mask = np.ones((T, S), bool)
     mask[3] = mask[:, 4] = False
@@ -102,7 +102,7 @@ def test_masked_pairs_get_exactly_zero_and_change_no_other():
 @pytest.mark.numeric
 @pytest.mark.parametrize("side, use_bias", [("left", False), ("right", True)])
 @pytest.mark.parametrize("positions", [None, "rotary"])
-def test_multi_head_attention_is_the_formula(positions, side, use_bias):
+def test_multi_head_attention_matches_the_reference(positions, side, use_bias):
     layer, (query, value, key) = multi_head(positions, use_bias=use_bias)
     mask = source_ids(side) != 0
     expected, maps = reference.multi_head_attention(
@@ -153,7 +153,7 @@ def test_key_defaults_to_value_and_value_dim_to_key_dim():
 @pytest.mark.parametrize("masked", ["value", "key"])
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("layer", [MultiHeadAttention(H, K), AdditiveAttention(A)])
-def test_the_keras_mask_of_value_or_key_is_the_explicit_mask(layer, side, masked):
+def test_a_keras_mask_of_value_or_key_equals_the_explicit_mask(layer, side, masked):
     layer, ids = layer.from_config(layer.get_config()), source_ids(side)
     query, plain = normal(B, T, D), normal(B, S, F, seed=1)
     embedding = keras.layers.Embedding(11, E, mask_zero=True)
@@ -173,7 +173,7 @@ def test_the_keras_mask_of_value_or_key_is_the_explicit_mask(layer, side, masked
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("positions", [None, "rotary", LinearBias()])
-def test_steps_with_a_cache_are_causal_self_attention(positions):
+def test_cached_steps_equal_causal_self_attention(positions):
     layer, x = MultiHeadAttention(H, K + 1, U, positions=positions), normal(B, S, D)
     layer.build(x.shape, x.shape)
     whole = numpy64(randomise(layer)(x, x, use_causal_mask=True))
@@ -186,10 +186,9 @@ def test_steps_with_a_cache_are_causal_self_attention(positions):
 
 @pytest.mark.numeric
 def test_dropout_keeps_the_mean_of_the_weights_in_training_only():
-    """Values and output are identities, so an output is a mean of kept weights, doubled.
+    """Value and output kernels are identities, so the output is the weights after dropout.
 
-    A weight is 1/S; over n rows the mean of its dropped self errs by 1/(S sqrt(n)), five of which
-    are allowed.
+    A weight is 1/S. Its mean over n rows errs by 1/(S sqrt(n)); the test allows five times that.
     """
     rows = 2003
     layer = MultiHeadAttention(1, S, dropout=0.5, use_bias=False)
@@ -206,9 +205,9 @@ def test_dropout_keeps_the_mean_of_the_weights_in_training_only():
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("policy", LOW_PRECISION)
-def test_low_precision_errs_as_little_as_its_rounding(policy):
-    """Rounded in sequence: inputs, kernels, projections, scale, scores, weights, means, then the
-    output kernel and the output: 9.
+def test_low_precision_errors_are_rounding_only(policy):
+    """Roundings in sequence: inputs, kernels, projections, scale, scores, weights, means, output
+    kernel and output: 9.
     """
     layer, (query, value, key) = multi_head(dtype=policy)
     mask = source_ids("left") != 0
@@ -225,7 +224,7 @@ def test_low_precision_errs_as_little_as_its_rounding(policy):
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_additive_attention_is_the_formula_and_its_gradient(side):
+def test_additive_attention_and_its_gradients_match_the_reference(side):
     query, value, key = normal(B, T, D), normal(B, S, E, seed=1), normal(B, S, F, seed=2)
     layer, cotangent = AdditiveAttention(A), normal(B, T, E, seed=3)
     layer.build(query.shape, value.shape, key.shape)
@@ -275,7 +274,7 @@ def test_layer_promises(cls, config, tmp_path):
         (AdditiveAttention, {"units": 0}, "units must be at least 1, but 0"),
     ],
 )
-def test_arguments_that_make_no_layer_are_refused(cls, options, message):
+def test_invalid_arguments_are_refused(cls, options, message):
     defaults = {"num_heads": H, "key_dim": K} if cls is MultiHeadAttention else {}
     with pytest.raises(ValueError, match=message):
         cls(**{**defaults, **options})
@@ -298,7 +297,7 @@ def test_inputs_that_do_not_fit_are_refused(layer, shapes, message):
 
 
 @both
-def test_inputs_of_another_width_than_at_first_are_refused(layer):
+def test_inputs_of_another_width_than_built_are_refused(layer):
     layer.build((B, T, D), (B, S, E))
     with pytest.raises(ValueError, match=f"value {D}.*{F}"):
         layer(normal(B, T, F), normal(B, S, E))
@@ -306,7 +305,7 @@ def test_inputs_of_another_width_than_at_first_are_refused(layer):
         layer(normal(B, T, D), normal(B, S, F))
 
 
-def test_a_rotation_of_odd_size_is_refused():
+def test_rotary_positions_refuse_an_odd_key_dim():
     x = normal(B, T, D)
     with pytest.raises(ValueError, match="even"):
         MultiHeadAttention(H, K, positions="rotary")(x, x)

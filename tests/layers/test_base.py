@@ -1,4 +1,4 @@
-"""A Keras mask that an operation dropped on the way is noticed before padding counts."""
+"""Layers report a Keras mask that an operation lost, before padding counts."""
 
 import json
 
@@ -33,7 +33,7 @@ def embedded():
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_sum_by_an_operator_is_refused(reader):
+def test_a_sum_that_loses_the_mask_is_refused(reader):
     *_, a, b = embedded()
     with pytest.raises(ValueError, match=r"mask was lost in Add 'add.*keras.layers.Add\(\)\(\[a"):
         READERS[reader](a + b)
@@ -49,12 +49,12 @@ def test_a_sum_by_an_operator_is_refused(reader):
     ],
     ids=["scaled", "behind a norm", "cut", "added to what has no mask"],
 )
-def test_a_mask_that_was_lost_earlier_is_noticed(lose):
+def test_a_mask_lost_earlier_is_reported(lose):
     with pytest.raises(ValueError, match="EncoderBlock.* mask was lost in"):
         EncoderBlock(2, 16)(lose(embedded()[2]))
 
 
-def test_an_explicit_mask_takes_its_place():
+def test_an_explicit_mask_replaces_a_lost_mask():
     ids, kinds, a, b = embedded()
     mask = keras.ops.not_equal(ids, 0)
     explicit = SequencePooling()(EncoderBlock(2, 16)(a + b, attention_mask=mask), mask=mask)
@@ -65,7 +65,7 @@ def test_an_explicit_mask_takes_its_place():
     ]
 
 
-def test_causal_blocks_take_it_since_real_tokens_never_see_padding_on_the_right():
+def test_causal_blocks_need_no_mask_because_tokens_never_see_padding_on_the_right():
     *_, a, b = embedded()
     assert EncoderBlock(2, 16)(a + b, use_causal_mask=True).shape == (None, None, D)
 
@@ -80,18 +80,18 @@ def test_causal_blocks_take_it_since_real_tokens_never_see_padding_on_the_right(
     ],
     ids=["pooled", "the first alone", "mean", "memory of a target without a mask"],
 )
-def test_another_length_has_another_mask(change):
+def test_a_lost_mask_does_not_matter_if_the_length_changes(change):
     assert EncoderBlock(2, 16)(change(embedded()[2])).shape[-1] == D
 
 
-def test_tensors_without_a_history_pass():
+def test_tensors_without_a_history_are_accepted():
     x = normal(2, 3, D)
     assert EncoderBlock(2, 16)(x + x).shape == (2, 3, D)
     assert EncoderBlock(2, 16).compute_output_spec(keras.KerasTensor((2, 3, D))).shape == (2, 3, D)
 
 
 @pytest.mark.numeric
-def test_padding_changes_nothing_where_the_sum_keeps_the_mask():
+def test_padding_changes_nothing_if_the_sum_keeps_the_mask():
     ids, kinds, a, b = embedded()
     x = SegmentEmbedding()(keras.layers.Add()([a, b]), kinds)
     model = keras.Model([ids, kinds], SequencePooling()(EncoderBlock(2, 16)(x)))
@@ -101,7 +101,7 @@ def test_padding_changes_nothing_where_the_sum_keeps_the_mask():
     assert_close(model(padded), numpy64(model(short)))
 
 
-def test_a_model_that_was_saved_with_a_lost_mask_loads_and_says_so():
+def test_a_saved_model_with_a_lost_mask_loads_with_a_warning():
     ids, _, a, _ = embedded()
     config = keras.Model(ids, EncoderBlock(2, 16)(keras.layers.ReLU()(a))).get_config()
     text = json.dumps(config)

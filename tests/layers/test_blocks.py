@@ -45,7 +45,7 @@ both = pytest.mark.parametrize("cls", [EncoderBlock, DecoderBlock])
 
 
 def made(cls, seed=0, **options):
-    """A built block with random weights."""
+    """Returns a built block with random weights."""
     block = cls(H, F, **{"key_dim": K, "value_dim": U, **options})
     block.build(*(x.shape for x in inputs_of(cls)))
     return randomise(block, seed)
@@ -56,7 +56,7 @@ def inputs_of(cls):
 
 
 def masks_of(cls, side="left", memory_side="right"):
-    """Masks by the names of the call arguments, in the order of the reference."""
+    """Returns masks by call argument, in the order of the reference."""
     masks = {"attention_mask": TARGET[side], "memory_mask": SOURCE[memory_side]}
     return masks if cls is DecoderBlock else {"attention_mask": TARGET[side]}
 
@@ -73,7 +73,7 @@ def expected_of(cls, weights, inputs, masks, **options):
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "tanh"])
-def test_feed_forward_is_the_formula_and_its_gradient(activation):
+def test_feed_forward_and_its_gradients_match_the_reference(activation):
     layer, x = FeedForward(F, activation), normal(B, T, D)
     layer.build(x.shape)
     weights, cotangent = weights_of(randomise(layer)), normal(B, T, D, seed=1)
@@ -92,7 +92,7 @@ def test_feed_forward_is_the_formula_and_its_gradient(activation):
 @both
 @variants
 @sides
-def test_a_block_is_the_formula(cls, side, options):
+def test_a_block_matches_the_reference(cls, side, options):
     block, inputs, masks = made(cls, **options), inputs_of(cls), masks_of(cls, side, side)
     expected = expected_of(cls, weights_of(block), inputs, masks, **options)
     assert_close(block(*inputs, **masks), expected)
@@ -121,7 +121,7 @@ def test_a_mask_of_rank_three_masks_queries_and_keys(cls):
 
 
 @pytest.mark.numeric
-def test_a_causal_encoder_block_is_a_decoder_block_without_memory():
+def test_use_causal_mask_equals_an_explicit_causal_mask():
     block, inputs = made(EncoderBlock), inputs_of(EncoderBlock)
     masks = {"attention_mask": np.broadcast_to(reference.causal_mask(T), (B, T, T))}
     expected = expected_of(EncoderBlock, weights_of(block), inputs, masks)
@@ -153,7 +153,7 @@ def test_a_decoder_without_the_causal_mask_sees_all_positions():
 @pytest.mark.numeric
 @pytest.mark.parametrize("norm_first", [False, True])
 @sides
-def test_the_keras_mask_is_the_explicit_mask(side, norm_first):
+def test_a_keras_mask_equals_the_explicit_mask(side, norm_first):
     x, memory = inputs_of(DecoderBlock)
     x = np.where(TARGET[side][..., None], x, 0.0).astype("float32")
     memory = np.where(SOURCE[side][..., None], memory, 0.0).astype("float32")
@@ -191,8 +191,8 @@ def test_dropout_is_on_every_sublayer_in_training_only(cls):
 @pytest.mark.numeric
 @pytest.mark.parametrize("policy", LOW_PRECISION)
 @pytest.mark.parametrize("cls, roundings", [(EncoderBlock, 18), (DecoderBlock, 29)])
-def test_low_precision_errs_as_little_as_its_rounding(cls, roundings, policy):
-    """Rounded in sequence: 9 times in an attention, 5 in the feed-forward network (inputs, kernel,
+def test_low_precision_errors_are_rounding_only(cls, roundings, policy):
+    """Roundings in sequence: 9 in an attention, 5 in the feed-forward network (inputs, kernel,
     hidden, kernel, output), and each sum and norm: 9 + 5 + 2 * 2 and 2 * 9 + 5 + 3 * 2.
     """
     block, inputs, masks = made(cls, dtype=policy), inputs_of(cls), masks_of(cls)
@@ -242,7 +242,7 @@ def test_epsilon_reaches_every_norm_and_has_the_documented_default(cls):
 
 
 @both
-def test_a_functional_model_returns_the_weights(cls):
+def test_a_functional_model_returns_the_attention_weights(cls):
     inputs, block = inputs_of(cls), made(cls)
     ends = [keras.Input((None, x.shape[2])) for x in inputs]
     x, weights = block(*ends, return_attention_scores=True)
@@ -256,7 +256,7 @@ def test_a_functional_model_returns_the_weights(cls):
 
 
 @both
-def test_arguments_that_make_no_block_are_refused(cls):
+def test_invalid_arguments_are_refused(cls):
     inputs = [normal(B, T, D)] * len(inputs_of(cls))
     with pytest.raises(ValueError, match="d_ff must be at least 1, but 0"):
         cls(H, 0)

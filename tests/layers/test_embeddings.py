@@ -1,4 +1,4 @@
-"""Embeddings of tokens, tied to the logits, and of segments; numbers of words.
+"""Token embeddings, tied to the logits, segment embeddings and word numbers.
 
 Shapes: B batch, T length, D d_model, V vocabulary.
 """
@@ -59,7 +59,7 @@ def test_logits_are_float32_under_every_policy(policy):
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
 
 
-def test_vectors_and_logits_have_a_mask_that_is_true_where_the_id_is_not_0():
+def test_vectors_and_logits_carry_the_padding_mask_of_the_ids():
     ids, layer = keras.Input((None,), dtype="int32"), TokenEmbedding(V, D)
     vectors = layer(ids)
     segments = SegmentEmbedding()(vectors, ids)
@@ -70,7 +70,7 @@ def test_vectors_and_logits_have_a_mask_that_is_true_where_the_id_is_not_0():
 
 
 def test_fresh_embeddings_have_unit_variance_once_scaled():
-    """100,000 draws: the sample variance errs by sqrt(2 / 1e5) = 0.45 %; five times that may be."""
+    """The variance of 100,000 draws errs by sqrt(2 / 1e5) = 0.45 %; five times is allowed."""
     layer = TokenEmbedding(1000, 100)
     layer.build((B, T))
     scaled = numpy64(layer(np.arange(1000, dtype="int32")[None]))
@@ -123,7 +123,7 @@ def test_layer_promises(cls, config, inputs, tmp_path):
         (WordNumbers, ([True], 0), "at least 1"),
     ],
 )
-def test_arguments_that_make_no_layer_are_refused(cls, arguments, message):
+def test_invalid_arguments_are_refused(cls, arguments, message):
     with pytest.raises(ValueError, match=message):
         cls(*arguments)
 

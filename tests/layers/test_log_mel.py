@@ -1,4 +1,4 @@
-"""The log-mel features equal transformers' Whisper features on sound, silence and loud tones."""
+"""Log-mel features against Whisper features of `transformers`, on sound, tones and silence."""
 
 import keras
 import numpy as np
@@ -11,14 +11,14 @@ LENGTH = 16_037
 
 
 def sounds():
-    """Noise that fades, a tone beside silence, and silence: (3, LENGTH)."""
+    """Returns fading noise, a tone before silence, and silence: (3, LENGTH)."""
     time = np.arange(LENGTH) / 16_000
     noise = np.random.default_rng(7).normal(size=LENGTH) * np.exp(-7 * time)
     tone = np.sin(2 * np.pi * 440 * time) * (time < 0.5)
     return np.stack([noise, tone, 0 * time]).astype("float32")
 
 
-def test_features_equal_another_implementation():
+def test_features_match_transformers():
     whisper = pytest.importorskip("transformers").WhisperFeatureExtractor
     for mels in (80, 128):
         extract = whisper(feature_size=mels)

@@ -1,4 +1,4 @@
-"""One vector for a sequence, by pooling or a class token: padding does not count."""
+"""Sequence pooling and the class token, which both ignore padding."""
 
 import keras
 import numpy as np
@@ -28,8 +28,8 @@ each_mode = pytest.mark.parametrize("mode", REDUCTIONS)
 @pytest.mark.numeric
 @each_mode
 @pytest.mark.parametrize("padding", [7.0, np.nan, np.inf])
-def test_only_real_vectors_count(mode, padding):
-    x = normal(B, S, D) - 9.0  # below zero, so that a maximum with padding's zeros would show
+def test_pooling_ignores_padding(mode, padding):
+    x = normal(B, S, D) - 9.0  # negative, so that a maximum with zero padding would show
     whole = REDUCTIONS[mode](x, axis=1)
     assert_close(SequencePooling(mode)(x), whole, 1e-5)  # without a mask
     x[~MASK] = padding
@@ -47,7 +47,7 @@ def test_the_keras_mask_is_read_and_not_passed_on(mode):
 
 
 def test_sums_are_float32_under_every_policy():
-    """4,096 ones: a sum in float16 would still do; of 100s it would be infinite."""
+    """A float16 sum of 4,096 values of 100 would be infinite."""
     x = np.full((1, 4096, 1), 100.0, "float32")
     assert_close(SequencePooling(dtype="mixed_float16")(x), [[100.0]], 0.0)
 
@@ -56,13 +56,13 @@ def test_sums_are_float32_under_every_policy():
 
 
 def classified(ids):
-    """The class token after a block, (B, D), and the mask."""
+    """Returns the class token after a block, (B, D), and the mask."""
     ends = keras.Input((None,), dtype="int32")
     x = EncoderBlock(2, 16)(ClassToken()(TokenEmbedding(11, D)(ends)))
     return compiled(randomise(keras.Model(ends, [x[:, 0], x._keras_mask])))(ids)
 
 
-def test_the_token_stands_first_and_the_rest_follows():
+def test_the_class_token_comes_before_the_inputs():
     layer, x = ClassToken(), normal(B, S, D)
     layer.build(x.shape)
     y = numpy64(randomise(layer)(x))
@@ -71,7 +71,7 @@ def test_the_token_stands_first_and_the_rest_follows():
     assert_close(y[:, 0], np.tile(weights_of(layer)["embedding"], (B, 1)), 0.0)
 
 
-def test_the_mask_grows_by_a_token_that_is_never_masked():
+def test_the_class_token_is_never_masked():
     vectors, mask = classified(np.array([[5, 3, 0], [0, 0, 0]], "int32"))
     assert_close(mask, [[1, 1, 1, 0], [1, 0, 0, 0]], 0.0)
     assert np.isfinite(numpy64(vectors)).all()

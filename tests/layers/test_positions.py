@@ -1,4 +1,4 @@
-"""Position encodings against the formulas of section 3.5 and what rotations must keep."""
+"""Position encodings against the formulas of section 3.5 and the invariants of rotation."""
 
 import math
 
@@ -29,7 +29,7 @@ B, T, D, K = 3, 5, 14, 22  # batch, length, d_model, key size: an even size is t
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("offset", [0, 7])
-def test_sinusoids_are_the_formula(offset):
+def test_sinusoids_match_the_reference(offset):
     x = normal(B, T, D)
     ours = SinusoidalPositionEncoding()(x, offset=offset)
     assert_close(ours, x + reference.sinusoids(T, D, offset), 1e-6)
@@ -38,7 +38,7 @@ def test_sinusoids_are_the_formula(offset):
 @pytest.mark.numeric
 @pytest.mark.parametrize("base", [10000.0, 16.0])
 def test_the_base_sets_the_wavelengths(base):
-    """By hand: position 2 of 4 channels has the angles 2 and 2 / sqrt(base)."""
+    """With 4 channels, position 2 has the angles 2 and 2 / sqrt(base)."""
     row = SinusoidalPositionEncoding(base)(np.zeros((1, 3, 4), "float32"))[0, 2]
     slow = 2.0 / math.sqrt(base)
     assert_close(row, [math.sin(2.0), math.cos(2.0), math.sin(slow), math.cos(slow)], 1e-6)
@@ -59,11 +59,11 @@ def test_a_grid_has_the_sinusoids_of_row_and_column(start, offset):
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("policy, unit", [("mixed_float16", 2.0**-11), ("mixed_bfloat16", 2.0**-8)])
-def test_sinusoids_stay_exact_far_out_in_low_precision(policy, unit):
-    """Angles are float32 whatever the policy, so only the last cast rounds a value of at most 1.
+def test_low_precision_sinusoids_stay_exact_at_large_positions(policy, unit):
+    """Angles are float32 under every policy. Only the last cast rounds, a value of at most 1.
 
-    The cast errs by at most unit (half of eps); the angle, up to 1021, errs by 1021 * 2^-23 in
-    float32 before the sine, 1.3e-4 with the product's own rounding.
+    The cast errs by at most unit (half of eps). The angle, up to 1021, errs by 1021 * 2^-23 in
+    float32 before the sine, 1.3e-4 with the rounded product.
     """
     length = 1021
     x = np.zeros((1, length, D), "float32")
@@ -90,14 +90,14 @@ def test_learned_positions_are_rows_of_the_table(offset):
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("offset", [0, 7])
-def test_rotary_is_a_turn_of_each_plane(offset):
+def test_rotary_rotates_each_plane(offset):
     x = normal(B, 2, T, K)
     ours = RotaryPositionEncoding()(x, offset=offset)
     assert_close(ours, reference.rotate(x.astype("float64"), offset))
 
 
 @pytest.mark.numeric
-def test_rotary_keeps_lengths_and_depends_on_the_distance_only():
+def test_rotary_keeps_norms_and_scores_depend_on_distance_only():
     layer = RotaryPositionEncoding()
     query, key = normal(1, T, K, seed=1), normal(1, T, K, seed=2)
     np.testing.assert_allclose(
@@ -112,7 +112,7 @@ def test_rotary_keeps_lengths_and_depends_on_the_distance_only():
 @pytest.mark.parametrize(
     "layer", [SinusoidalPositionEncoding(), GridPositionEncoding(3, 1), RotaryPositionEncoding()]
 )
-def test_a_part_with_its_offset_is_that_part_of_the_whole(layer):
+def test_a_slice_with_its_offset_equals_the_slice_of_the_whole(layer):
     x = normal(B, T, 12)
     assert_close(layer(x[:, 3:], offset=3), numpy64(layer(x))[:, 3:], 1e-6)
     together = numpy64(layer(x, offset=3, length=1))  # alternatives for position 3
@@ -143,7 +143,7 @@ def test_learned_positions_refuse_sequences_longer_than_the_table():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends know lengths")
-def test_learned_positions_refuse_lengths_that_are_known_at_run_time_only():
+def test_learned_positions_check_dynamic_lengths_at_run_time():
     import tensorflow as tf
 
     layer = LearnedPositionEncoding(max_length=7)
@@ -153,7 +153,7 @@ def test_learned_positions_refuse_lengths_that_are_known_at_run_time_only():
         free(normal(B, 8, D))
 
 
-def test_arguments_and_sizes_that_make_no_encoding_are_refused():
+def test_invalid_arguments_and_sizes_are_refused():
     for cls in (SinusoidalPositionEncoding, RotaryPositionEncoding):
         with pytest.raises(ValueError, match=f"{cls.__name__}.*even.*13.*Choose"):
             cls()(np.zeros((B, T, 13), "float32"))
@@ -168,7 +168,7 @@ def test_arguments_and_sizes_that_make_no_encoding_are_refused():
         GridPositionEncoding(3, start=-1)
 
 
-def test_positions_fit_a_graph_with_free_lengths():
+def test_positions_work_with_dynamic_lengths():
     ends = keras.Input((None, D))
     outputs = LearnedPositionEncoding(max_length=11)(SinusoidalPositionEncoding()(ends))
     model = keras.Model(ends, outputs)

@@ -1,4 +1,4 @@
-"""Sound frames, whose padding changes nothing, and image patches, which leave no pixel out."""
+"""Convolutions over sound frames, whose padding changes nothing, and image patches."""
 
 import itertools
 
@@ -20,7 +20,7 @@ B, HEIGHT, WIDTH, COLOURS, SIZE = 2, 8, 12, 3, 4
 
 
 def convolved(**options):
-    """Two convolutions as one function: (B, S, C), mask -> (B, S', D), mask."""
+    """Returns two convolutions as one function: (B, S, C), mask -> (B, S', D), mask."""
     first, second = MaskedConv1D(5, 3, activation="gelu", **options), MaskedConv1D(D, 3, **options)
     for layer, size in ((first, C), (second, 5)):
         layer.build((None, None, size))
@@ -65,7 +65,7 @@ def test_padding_on_the_left_changes_nothing_without_strides(padding):
 
 
 @pytest.mark.parametrize("padding, strides", [*itertools.product(PADDINGS, [1]), ("valid", 2)])
-def test_without_a_mask_it_is_keras_own(padding, strides):
+def test_without_a_mask_it_equals_conv1d(padding, strides):
     ours = MaskedConv1D(D, 3, strides=strides, padding=padding, activation="relu")
     theirs = keras.layers.Conv1D(D, 3, strides=strides, padding=padding, activation="relu")
     x = normal(2, 11, C)
@@ -76,7 +76,7 @@ def test_without_a_mask_it_is_keras_own(padding, strides):
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
-def test_a_dilated_filter_reads_what_it_spans(padding):
+def test_padding_changes_nothing_with_dilation(padding):
     layer = MaskedConv1D(D, 3, padding=padding, dilation_rate=2, use_bias=False)
     x, mask = normal(1, 9, C), np.arange(12)[None] < 9
     alone = numpy64(layer(x))
@@ -86,7 +86,7 @@ def test_a_dilated_filter_reads_what_it_spans(padding):
 
 
 @pytest.mark.numeric
-def test_a_row_gives_one_answer_alone_and_in_company():
+def test_a_row_does_not_depend_on_its_batch():
     frames = keras.Input((None, C))
     x = keras.layers.Masking()(frames)
     for _ in range(2):
@@ -102,7 +102,7 @@ def test_a_row_gives_one_answer_alone_and_in_company():
 
 
 @pytest.mark.parametrize("option", [{"padding": "full"}, {"data_format": "channels_first"}])
-def test_options_of_convolutions_that_masks_do_not_fit_are_refused(option):
+def test_unsupported_convolution_options_are_refused(option):
     with pytest.raises(ValueError, match="padding|frames"):
         MaskedConv1D(D, 3, **option)
 
@@ -111,7 +111,7 @@ def test_options_of_convolutions_that_masks_do_not_fit_are_refused(option):
 
 
 @pytest.mark.numeric
-def test_patches_are_a_convolution_whose_strides_are_its_kernel():
+def test_patches_equal_a_convolution_with_strides_of_the_kernel_size():
     layer, x = PatchEmbedding(D, SIZE), normal(B, HEIGHT, WIDTH, COLOURS)
     layer.build(x.shape)
     randomise(layer)
@@ -121,7 +121,7 @@ def test_patches_are_a_convolution_whose_strides_are_its_kernel():
     convolution.set_weights([kernel, numpy64(layer.bias)])
     expected = numpy64(convolution(x)).reshape(B, -1, D)
     assert_close(layer(x), expected)
-    ends = keras.Input((None, None, COLOURS))  # sizes that are known at run time only
+    ends = keras.Input((None, None, COLOURS))  # dynamic sizes
     model = keras.Model(ends, layer(ends))
     assert model.output_shape == (None, None, D)
     assert_close(model(x), expected)
@@ -133,7 +133,7 @@ def test_patches_are_a_convolution_whose_strides_are_its_kernel():
     "shape, named",
     [((B, 10, 12, 3), "height of 10"), ((B, 8, 9, 3), "width of 9"), ((B, 8, 9), "height, width")],
 )
-def test_images_that_do_not_divide_are_refused(shape, named):
+def test_images_that_patches_do_not_divide_are_refused(shape, named):
     for images in (np.zeros(shape, "float32"), keras.Input(shape[1:])):
         with pytest.raises(ValueError, match=named):
             PatchEmbedding(D, SIZE)(images)

@@ -1,4 +1,4 @@
-"""The recurrent unit and the block around it against a loop in NumPy.
+"""The recurrent unit and its block against a loop in NumPy.
 
 Shapes: B batch, T target length, S source length, D d_model, F d_ff, V vocabulary.
 """
@@ -28,7 +28,7 @@ B, T, S, D, F, V = 3, 11, 7, 22, 19, 23
 
 
 def expected_states(weights, x, mask=None):
-    """The formula, one position after the other: states (B, T, D)."""
+    """Computes the states (B, T, D), position by position."""
     gates = 1.0 / (1.0 + np.exp(-(x @ weights["forget/kernel"] + weights["forget/bias"])))
     updates = x @ weights["input/kernel"]
     state, states = np.zeros((len(x), x.shape[2])), []
@@ -51,7 +51,7 @@ def unit(**options):
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("length", [1, 2, 3, 8, T])
-def test_steps_and_the_whole_are_the_formula_at_every_length(length):
+def test_steps_and_full_pass_match_the_reference_at_every_length(length):
     layer, x = unit(), normal(B, length, D)
     states, state = expected_states(weights_of(layer), x), layer.initial_state(B, 1)
     assert_close(layer(x), relu(states))
@@ -62,7 +62,7 @@ def test_steps_and_the_whole_are_the_formula_at_every_length(length):
 
 
 @pytest.mark.numeric
-def test_its_gradient_is_that_of_the_formula():
+def test_gradients_match_the_reference():
     layer, x, cotangent = unit(), normal(B, T, D), normal(B, T, D, seed=1)
 
     def loss(weights):
@@ -73,7 +73,7 @@ def test_its_gradient_is_that_of_the_formula():
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("side", ["left", "right", "middle"])
-def test_the_state_passes_a_masked_position_unchanged(side):
+def test_masked_positions_leave_the_state_unchanged(side):
     layer, x, mask = unit(), normal(B, T, D), np.ones((B, T), bool)
     mask[0, {"left": slice(0, 4), "right": slice(7, T), "middle": slice(3, 6)}[side]] = False
     whole = relu(expected_states(weights_of(layer), x, mask))
@@ -93,7 +93,7 @@ def test_low_precision_only_rounds(policy):
     assert_rounding_only(layer(x), expected, policy, roundings=8)
 
 
-def test_a_mask_between_queries_and_keys_is_refused():
+def test_masks_of_queries_and_keys_are_refused():
     with pytest.raises(ValueError, match=r"must have shape \(B, T\), but"):
         unit()(normal(B, T, D), attention_mask=np.ones((B, T, T), bool))
     with pytest.raises(ValueError, match="inputs must have shape"):
@@ -123,7 +123,7 @@ def test_layer_promises(cls, config, tmp_path):
 
 
 @pytest.mark.numeric
-def test_the_block_has_a_unit_in_the_place_of_self_attention():
+def test_the_block_replaces_self_attention_with_the_unit():
     block, x, memory = RecurrentDecoderBlock(2, F), normal(B, T, D), normal(B, S, D, seed=1)
     block(x, memory)
     randomise(block)
@@ -139,7 +139,7 @@ def test_the_block_has_a_unit_in_the_place_of_self_attention():
         block(x, memory, use_causal_mask=False)
 
 
-def test_the_model_says_in_its_configuration_what_its_decoder_is():
+def test_the_configuration_keeps_the_recurrent_decoder():
     model = Transformer(V, (1, 2), D, 2, F, recurrent_decoder=True)
     copy = Transformer.from_config(model.get_config())
     assert [w.path for w in copy.weights] == [w.path for w in model.weights]

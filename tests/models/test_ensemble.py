@@ -33,7 +33,7 @@ def test_probabilities_are_the_mean_of_the_members():
     np.testing.assert_allclose(ops.exp(model(INPUTS)).numpy().sum(-1), 1, rtol=1e-5)
 
 
-def test_two_equal_members_generate_as_one_of_them():
+def test_two_equal_members_generate_like_one():
     one = member()
     two = type(one).from_config(one.get_config())
     two.set_weights(one.get_weights())
@@ -44,7 +44,7 @@ def test_two_equal_members_generate_as_one_of_them():
 
 
 @pytest.mark.parametrize("kind", quick(["translate", "generate"], "generate"))
-def test_token_scores_are_those_of_the_forward_pass(kind):
+def test_token_scores_match_the_forward_pass(kind):
     model = ensemble(kind)
     ids, _, token_scores, _ = kt.BeamSearch(2, token_scores=True)(model, SOURCE, 5)
     for row, source in enumerate(SOURCE):
@@ -68,7 +68,7 @@ def test_one_file_holds_the_ensemble(tmp_path):
 
 
 @pytest.mark.full
-def test_it_trains_and_is_loaded_as_it_was(tmp_path):
+def test_an_ensemble_trains_and_can_be_saved(tmp_path):
     model = ensemble()
     before = model.get_weights()
     model.compile("adam", kt.SequenceCrossentropy())
@@ -81,7 +81,7 @@ def test_it_trains_and_is_loaded_as_it_was(tmp_path):
 
 
 @pytest.mark.full
-def test_other_vocabularies_inputs_and_classes_are_refused():
+def test_mismatched_members_are_refused():
     one = member()
     with pytest.raises(ValueError, match="Train them with the same tokenizer"):
         kt.Ensemble([one, exports.tiny(vocab_size=31)])
@@ -96,6 +96,6 @@ def test_other_vocabularies_inputs_and_classes_are_refused():
 
 
 @pytest.mark.full
-def test_steps_in_two_files_are_refused(tmp_path):
+def test_the_layout_steps_is_refused(tmp_path):
     with pytest.raises(TypeError, match="layout='steps' needs caches of a fixed size"):
         export_onnx(ensemble(), tmp_path / "out", search=kt.GreedySearch(), layout="steps")

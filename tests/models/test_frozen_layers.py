@@ -21,7 +21,7 @@ def inputs(model):
 
 
 def trained(model, eager=True):
-    """The paths of the weights that two updates change; a graph takes four times as long."""
+    """Returns paths of weights that two updates change. A graph takes four times as long."""
     before = {w.path: numpy64(w) for w in model.weights}
     loss = "mse" if isinstance(model, kt.TransformerEncoder) else kt.SequenceCrossentropy()
     model.compile(keras.optimizers.Adam(0.1), loss=loss, run_eagerly=eager)
@@ -39,7 +39,7 @@ def flags(model):
     return {w.path: w.trainable for w in model.weights}
 
 
-def test_a_frozen_encoder_stays_as_it_is_in_training_and_after_loading(tmp_path):
+def test_a_frozen_encoder_does_not_change_in_training_and_after_loading(tmp_path):
     model = kt.Transformer(V, **SIZES)
     model.encoder.trainable = False
     encoder = {w.path for w in model.encoder.weights}
@@ -65,7 +65,7 @@ def test_each_frozen_layer_is_frozen_after_loading(kind, tmp_path):
     model.get_layer("token_embedding").trainable = False
     block = model.get_layer(f"{side}_block_1")
     block.trainable = False
-    block.feed_forward.trainable = True  # one part of a frozen block goes on learning
+    block.feed_forward.trainable = True  # one part of a frozen block still trains
     model.get_layer(f"{side}_block_0").self_attention.trainable = False
     again = loaded(model, tmp_path)
     assert flags(again) == flags(model)
@@ -106,7 +106,7 @@ def test_a_quantized_model_is_quantized_after_loading(kind, tmp_path):
     np.testing.assert_array_equal(again(inputs(again)), model(inputs(model)))
 
 
-def test_a_search_follows_a_model_that_is_quantized_or_merged_later():
+def test_a_search_uses_lora_weights_that_are_enabled_later():
     model, search = kt.Transformer(V, **SIZES), kt.BeamSearch(3)
     before = search(model, IDS, 7).scores.numpy()
     model.enable_lora(2)
@@ -132,7 +132,7 @@ def test_lora_trains_the_updates_alone_and_saving_merges_them(kind, tmp_path):
 
 
 @kinds
-def test_the_dtype_policy_of_a_model_is_that_of_its_layers(kind, tmp_path):
+def test_a_model_has_the_dtype_policy_of_its_layers(kind, tmp_path):
     model = kind(V, **SIZES, dtype="mixed_bfloat16")
     assert model.dtype_policy.name == "mixed_bfloat16"
     assert model.compute_dtype == "bfloat16" and model.variable_dtype == "float32"
@@ -145,13 +145,13 @@ def test_the_dtype_policy_of_a_model_is_that_of_its_layers(kind, tmp_path):
 
 
 @pytest.mark.full
-def test_a_copy_by_configuration_searches_and_a_clone_names_it():
+def test_a_copy_by_configuration_can_search_and_a_clone_is_refused():
     model = kt.Transformer(V, **SIZES)
     copy = type(model).from_config(model.get_config())
     copy.set_weights(model.get_weights())
     ids = [kt.GreedySearch()(each, IDS, 5).ids.numpy() for each in (model, copy)]
     np.testing.assert_array_equal(*ids)
-    with pytest.raises(TypeError, match="from_config"):  # Keras makes it without our methods
+    with pytest.raises(TypeError, match="from_config"):  # clones lack our methods
         kt.GreedySearch()(keras.models.clone_model(model), IDS, 5)
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.full
 TESTS = pathlib.Path(__file__).parents[1]
 FILES = ("masks", "attention", "positions", "embeddings", "blocks", "models")
 FILES += ("base", "pooling", "signals", "ssru")
-# Most of the time would go into compiling single operations well that run once.
+# Optimizing operations that run once would take most of the time.
 COMPILE_QUICKLY = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
@@ -23,14 +23,14 @@ COMPILE_QUICKLY = (
 
 
 @pytest.mark.slow
-def test_the_numeric_tests_hold_on_jax_too(request, tmp_path):
-    """As many of them as run here, and at least one of each file; none skipped."""
+def test_the_numeric_tests_pass_on_jax(request, tmp_path):
+    """JAX must run as many as this process, at least one per file, and skip none."""
     pytest.importorskip("jax", reason="JAX, the second backend, is missing")
     if keras.backend.backend() == "jax":
         pytest.skip("this is JAX already")
     names = [f"test_{name}" for name in FILES]
     report = tmp_path / "report.xml"
-    # One process: what is compiled once for a shape serves all tests.
+    # One process: all tests share compiled programs.
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-m", "numeric"]
     command += ["-p", "no:cacheprovider", "--junitxml", str(report)]
     command += [*(str(*TESTS.rglob(f"{name}.py")) for name in names)]
@@ -38,7 +38,7 @@ def test_the_numeric_tests_hold_on_jax_too(request, tmp_path):
     result = subprocess.run(
         command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=840
     )
-    # Not its exit status: JAX was seen to crash while a process ended that had passed all tests.
+    # The exit status is ignored, because JAX can crash at exit after all tests passed.
     told = result.stdout[-5000:] + result.stderr[-2000:]
     assert report.exists(), told
     suite = xml.etree.ElementTree.parse(report).getroot().find("testsuite")

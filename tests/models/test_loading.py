@@ -26,7 +26,7 @@ IDS = np.array([[5, 7, 3, 0], [8, 2, 6, 3]], "int32")
 
 
 def layers_of_tasks():
-    """Text in two segments, a picture and frames, each pooled to a vector; and the inputs."""
+    """Returns a model that pools text, a picture and frames to vectors, and its inputs."""
     ids, segments = (keras.Input((None,), dtype="int32", name=name) for name in ("ids", "segments"))
     image, frames = keras.Input((8, 8, 3), name="image"), keras.Input((None, 4), name="frames")
     text = kt.ClassToken()(kt.SegmentEmbedding()(kt.TokenEmbedding(11, 8)(ids), segments))

@@ -1,4 +1,4 @@
-"""The three models: against the NumPy reference, against themselves step by step, saved, trained.
+"""The three models: NumPy reference, cached steps, weights, saving, training and errors.
 
 Shapes: B batch, S source length, T target length, D d_model, V vocabulary, W hypotheses a sentence.
 """
@@ -59,7 +59,7 @@ kinds = pytest.mark.parametrize("cls", KINDS)
 
 
 def make(cls, variant=None, **options):
-    """A model with random weights, and its arguments."""
+    """Returns a model with random weights, and its arguments."""
     config = {"vocab_size": V, **SIZES, **VARIANTS.get(variant, {}), **options}
     if cls is TransformerEncoder:  # it has no logits
         config = {name: value for name, value in config.items() if "output" not in name}
@@ -67,7 +67,7 @@ def make(cls, variant=None, **options):
 
 
 def ids_of(length, side="right", seed=0, vocabulary=V):
-    """(B, length) tokens, the first rows padded; the last row is full."""
+    """Returns ids (B, length). All rows but the last are padded."""
     ids = integers(3, vocabulary, B, length, seed=seed)
     for row, padding in enumerate((length - 2, 2, 0)):
         padded = slice(length - padding, None) if side == "right" else slice(0, padding)
@@ -84,7 +84,7 @@ def inputs_of(model, side="right"):
 
 
 def expected_of(model, config, inputs, weights=None):
-    """The reference's result for the same kind of model."""
+    """Returns the reference's result for this model."""
     name = {TransformerEncoder: "transformer_encoder", CausalTransformer: "causal_transformer"}
     compute = getattr(reference, name.get(type(model), "transformer"))
     inputs = list(inputs.values()) if isinstance(inputs, dict) else [inputs]
@@ -100,7 +100,7 @@ QUICK = [case for case in CASES if case[2] == "left" or case[0] is Transformer]
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("cls, variant, side", tiers.quick(CASES, *QUICK))
-def test_a_model_is_the_formula(cls, variant, side):
+def test_a_model_matches_the_reference(cls, variant, side):
     model, config = make(cls, variant)
     inputs = inputs_of(model, side)
     assert_close(model(inputs), expected_of(model, config, inputs))
@@ -109,9 +109,7 @@ def test_a_model_is_the_formula(cls, variant, side):
 @pytest.mark.numeric
 @pytest.mark.parametrize("target_vocab_size", [None, 29])
 @pytest.mark.parametrize("tie_output", [True, False])
-def test_separate_vocabularies_and_a_bias_of_the_logits_are_the_formula(
-    tie_output, target_vocab_size
-):
+def test_separate_vocabularies_and_output_bias_match_the_reference(tie_output, target_vocab_size):
     options = {"tie_output": tie_output, "target_vocab_size": target_vocab_size}
     model, config = make(Transformer, output_bias=True, **options)
     side = "token" if target_vocab_size is None else "target"
@@ -125,7 +123,7 @@ def test_separate_vocabularies_and_a_bias_of_the_logits_are_the_formula(
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("side", SIDES)
-def test_segments_are_the_formula(side):
+def test_segments_match_the_reference(side):
     model, config = make(TransformerEncoder, num_segments=3, embedding_norm=True)
     ids = ids_of(S, side)
     segment_ids = np.where(ids > 0, integers(1, 4, B, S), 0).astype("int32")
@@ -149,8 +147,8 @@ def test_transformer_has_the_right_gradients(norm_first):
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("policy", LOW_PRECISION)
-def test_low_precision_errs_as_little_as_its_rounding(policy):
-    """Rounded in sequence: 18 times in each of 2 encoder blocks, 29 in each of 2 decoder blocks,
+def test_low_precision_errors_are_rounding_only(policy):
+    """Roundings in sequence: 18 in each of 2 encoder blocks, 29 in each of 2 decoder blocks,
     and embedding, scale, position, sum, kernel and logits: 100.
     """
     model, config = make(Transformer)
@@ -162,17 +160,17 @@ def test_low_precision_errs_as_little_as_its_rounding(policy):
     assert_rounding_only(logits, expected, policy, 100)
 
 
-# Two routes to one answer
+# Equivalent computations
 
 
 @pytest.mark.numeric
 @pytest.mark.parametrize(
     "variant", tiers.quick([*VARIANTS, "recurrent"], "post-norm", "rotary", "recurrent")
 )
-def test_cached_steps_of_branching_hypotheses_are_the_full_pass(variant):
+def test_cached_steps_of_branching_hypotheses_equal_the_full_pass(variant):
     """W hypotheses of a sentence share its memory. They are reordered after every step.
 
-    The logits of each hypothesis are then the full pass over its own tokens.
+    The logits must equal a full pass over the tokens of each hypothesis.
     """
     width = 4
     model, _ = make(Transformer, variant, recurrent_decoder=variant == "recurrent")
@@ -197,7 +195,7 @@ def test_cached_steps_of_branching_hypotheses_are_the_full_pass(variant):
 @pytest.mark.numeric
 @variants
 @pytest.mark.parametrize("tensor_positions", [False, True])
-def test_causal_steps_with_a_cache_are_the_full_pass(tensor_positions, variant):
+def test_causal_steps_with_a_cache_equal_the_full_pass(tensor_positions, variant):
     model, _ = make(CausalTransformer, variant)
     ids = integers(3, V, B, T)
     whole = numpy64(model(ids))
@@ -210,7 +208,7 @@ def test_causal_steps_with_a_cache_are_the_full_pass(tensor_positions, variant):
 
 @pytest.mark.parametrize("variant", tiers.quick(VARIANTS, "learned", "rotary"))
 def test_a_sentence_does_not_depend_on_its_batch(variant):
-    """Alone and unpadded, or in company and padded: the same logits."""
+    """Logits are equal alone and unpadded, or in a padded batch."""
     model, _ = make(Transformer, variant)
     inputs = batch()
     together = numpy64(model(inputs))
@@ -233,7 +231,7 @@ def test_a_search_starts_with_the_begin_id_or_the_prompt():
 
 
 @pytest.mark.numeric
-def test_the_encoder_passes_the_mask_of_its_ids_on():
+def test_the_encoder_passes_the_padding_mask_on():
     model, _ = make(TransformerEncoder)
     ids = ids_of(S)
     ends = keras.Input((None,), dtype="int32")
@@ -250,11 +248,11 @@ def test_dropout_acts_in_training_only():
     assert largest_difference(model(inputs, training=True), still) > 1e-2
 
 
-# The contract of weights
+# The weight contract
 
 
 def documented_weights():
-    """[(regular expression of a path, its shape)] from the documentation's weight contract."""
+    """Returns [(pattern of a path, shape)] from the weight contract in the documentation."""
     page = pathlib.Path(__file__).parents[2] / "docs" / "weights.md"
     rows = re.findall(r"^\| `(.+?)` \| \((.+?)\) \|", page.read_text("utf-8"), re.MULTILINE)
     assert len(rows) > 30
@@ -297,7 +295,7 @@ def test_every_documented_weight_exists():
         assert any(re.fullmatch(pattern, path) for path in paths), pattern
 
 
-def test_models_hold_what_their_kind_needs_and_no_more():
+def test_models_have_only_the_weights_of_their_kind():
     whole, encoder, causal = (set(weights_of(make(cls)[0])) for cls in KINDS)
     assert encoder == {p for p in whole if not p.startswith("decoder")}
     assert causal == {p for p in whole if not p.startswith("encoder") and "cross" not in p}
@@ -358,7 +356,7 @@ def test_only_learned_positions_have_a_maximum_length(cls):
 
 
 @kinds
-def test_arguments_that_the_model_does_not_have_are_refused(cls):
+def test_unknown_arguments_are_refused(cls):
     names = ["number_of_layers", "max_length"]
     names += ["tie_output", "output_bias"] if cls is TransformerEncoder else ["num_segments"]
     for name in names:
@@ -368,7 +366,7 @@ def test_arguments_that_the_model_does_not_have_are_refused(cls):
 
 @pytest.mark.parametrize("variant", tiers.quick(VARIANTS, "learned", "linear bias"))
 def test_a_head_on_the_encoder_can_be_saved_cloned_and_copied(variant, tmp_path):
-    """The usual way to a classifier: from the encoder's input, through its output."""
+    """Tests the usual classifier, built on the encoder's input and output."""
     encoder, _ = make(TransformerEncoder, variant)
     pooled = keras.layers.GlobalAveragePooling1D()(encoder.output)
     model = keras.Model(encoder.input, keras.layers.Dense(2)(pooled))
@@ -381,7 +379,7 @@ def test_a_head_on_the_encoder_can_be_saved_cloned_and_copied(variant, tmp_path)
 
 @kinds
 @pytest.mark.parametrize("variant", tiers.quick(VARIANTS, "linear bias", "own output"))
-def test_a_saved_model_comes_back_the_same(variant, cls, tmp_path):
+def test_a_loaded_model_equals_the_saved_one(variant, cls, tmp_path):
     model, _ = make(cls, variant)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -394,8 +392,8 @@ def test_a_saved_model_comes_back_the_same(variant, cls, tmp_path):
 # Training
 
 
-def test_it_learns_to_copy():
-    """Plain compile and fit; then a greedy search copies sentences that it has never seen."""
+def test_a_model_learns_to_copy():
+    """After plain compile and fit, a greedy search copies unseen sentences."""
     vocabulary, length, rows = 11, 5, 2048
     tokens = integers(4, vocabulary, rows + 256, length, seed=1)
     tokens[::2, length - 1] = 0  # half of them are shorter
@@ -432,7 +430,7 @@ def test_it_learns_to_copy():
     ],
 )
 @kinds
-def test_arguments_that_make_no_model_are_refused(cls, options, message):
+def test_invalid_arguments_are_refused(cls, options, message):
     with pytest.raises(ValueError, match=message):
         make(cls, **options)
 

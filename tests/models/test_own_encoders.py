@@ -34,7 +34,7 @@ def test_the_mask_of_the_encoder_hides_padding(listener):
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=lambda search: type(search).__name__)
-def test_a_search_depends_neither_on_padding_nor_on_company(listener, search):
+def test_a_search_depends_neither_on_padding_nor_on_the_batch(listener, search):
     frames = encoders.frames()
     expected = search(listener, frames, max_length=7)
     padded = search(listener, {"frames": np.pad(frames, [(0, 0), (0, 4), (0, 0)])}, max_length=7)
@@ -47,7 +47,7 @@ def test_a_search_depends_neither_on_padding_nor_on_company(listener, search):
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=lambda search: type(search).__name__)
-def test_a_search_scores_as_the_whole_pass_does(viewer, search):
+def test_search_scores_equal_the_full_pass(viewer, search):
     pictures = encoders.pictures()
     result = search(viewer, pictures, max_length=7)
     best = result.ids.numpy()[:, 0]  # (B, T)
@@ -61,7 +61,7 @@ def test_a_search_scores_as_the_whole_pass_does(viewer, search):
 
 
 @pytest.mark.full
-def test_by_default_a_text_may_have_50_tokens_more_than_the_encoder_has_positions(listener, viewer):
+def test_the_default_maximum_length_is_50_more_than_the_encoder_length(listener, viewer):
     never_ends = kt.GreedySearch(min_length=60)
     lengths = [(ids > 0).sum() for ids in never_ends(listener, encoders.frames()).ids.numpy()]
     assert lengths == [57, 55, 53]  # 7, 5 and 3 frames
@@ -131,7 +131,7 @@ def flat():
         ({"num_layers": 1.5}, TypeError, "num_layers must be one integer"),
     ],
 )
-def test_models_that_cannot_be_an_encoder_are_refused(arguments, error, match):
+def test_invalid_encoders_are_refused(arguments, error, match):
     with pytest.raises(error, match=match):
         kt.Transformer(encoders.VOCAB, **{"num_layers": 1, **encoders.SIZES, **arguments})
 
@@ -150,6 +150,6 @@ def test_models_that_cannot_be_an_encoder_are_refused(arguments, error, match):
         ({"image": np.full((3, 8, 8, 3), "a"), "place": np.zeros((3, 1))}, TypeError, "string"),
     ],
 )
-def test_sources_that_the_encoder_cannot_read_are_refused(viewer, source, error, match):
+def test_invalid_sources_are_refused(viewer, source, error, match):
     with pytest.raises(error, match=match):
         kt.GreedySearch()(viewer, source)

@@ -1,4 +1,4 @@
-"""Table 3 of the paper: every variation is a choice of constructor arguments, and has its size."""
+"""Table 3 of the paper: constructor arguments give every variation and its size."""
 
 import gc
 
@@ -45,7 +45,7 @@ def closed_formula(
     positions="sinusoidal",
     dropout=0.1,
 ):
-    """Parameters of a model without attention biases, as a function of its sizes alone."""
+    """Returns the number of parameters of a model without attention biases."""
     keys = num_heads * (key_dim or d_model // num_heads)
     values = num_heads * value_dim if value_dim else keys
     attention = 2 * d_model * keys + 2 * d_model * values  # W^Q, W^K; W^V, W^O
@@ -53,14 +53,14 @@ def closed_formula(
     norm = 2 * d_model
     encoder_block = attention + feed_forward + 2 * norm
     decoder_block = 2 * attention + feed_forward + 3 * norm
-    table = 2 * getattr(positions, "max_length", 0) * d_model  # of learned positions, a side each
+    table = 2 * getattr(positions, "max_length", 0) * d_model  # learned positions of both sides
     embeddings = V * d_model + table
     return embeddings + num_layers * (encoder_block + decoder_block)
 
 
 @pytest.fixture(autouse=True)
 def zeros_for_weights(monkeypatch):
-    """Only sizes count here; drawing 1.2 thousand million random numbers takes a minute."""
+    """Skips drawing 1.2 billion random weights, which takes a minute."""
     for initializer in (keras.initializers.RandomNormal, keras.initializers.VarianceScaling):
         monkeypatch.setattr(
             initializer, "__call__", lambda self, shape, dtype=None: keras.ops.zeros(shape, dtype)
@@ -69,7 +69,7 @@ def zeros_for_weights(monkeypatch):
 
 @pytest.mark.parametrize("row", tiers.quick(ROWS, "base", "B, keys of 16", "big"))
 def test_a_row_of_table_3_has_its_number_of_parameters(row):
-    """Exactly the closed formula's, and the printed figure within 7 %."""
+    """The number equals the closed formula, and the printed figure within 7 %."""
     changes, printed, formula = ROWS[row]
     model = Transformer(V, **changes)
     count = model.count_params()

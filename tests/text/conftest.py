@@ -1,4 +1,4 @@
-"""What the tests of the tokenizer share."""
+"""Fixtures of the tokenizer tests."""
 
 import pytest
 from helpers.texts import CORPUS

@@ -1,4 +1,4 @@
-"""Files of text: plain and gzip, ends of lines, clear refusals; sentences of words."""
+"""Text files: plain and gzip, line ends, clear errors; sentences of words."""
 
 import gzip
 
@@ -43,14 +43,14 @@ def test_bpe_is_undone(tmp_path):
     assert read_parallel(["x@@ y"], ["z"], undo_bpe=True) == (["xy"], ["z"])
 
 
-def test_bad_utf8_is_named_with_file_and_line(tmp_path):
+def test_errors_name_file_and_line_of_bad_utf8(tmp_path):
     path = tmp_path / "train.en"
     path.write_bytes(b"a\nb\nc\xfcd\n")
     with pytest.raises(ValueError, match=r"train\.en, line 3: not UTF-8 at byte 1 of the line"):
         read_lines(path)
 
 
-def test_broken_gzip_is_named(tmp_path):
+def test_errors_name_a_broken_gzip_file(tmp_path):
     packed = gzip.compress(b"a\n" * 5000)
     for content in (packed[:-9], packed[:30], b"\x1f\x8bnothing", packed[:-8] + b"12345678"):
         (tmp_path / "train.en.gz").write_bytes(content)
@@ -58,7 +58,7 @@ def test_broken_gzip_is_named(tmp_path):
             read_lines(tmp_path / "train.en.gz")
 
 
-def test_other_line_counts_are_named_with_the_first_line_too_many(tmp_path):
+def test_errors_name_different_line_counts_and_the_first_extra_line(tmp_path):
     (tmp_path / "train.en").write_text("a\nb\nc\n")
     (tmp_path / "train.de").write_text("a\nb\n")
     with pytest.raises(ValueError, match=r"train\.en has 3, .*train\.de has 2\. Line 3 of .*\.en"):
@@ -67,7 +67,7 @@ def test_other_line_counts_are_named_with_the_first_line_too_many(tmp_path):
         read_parallel(["a"], ["a", "b"])
 
 
-def test_what_is_no_text_is_named():
+def test_items_that_are_not_text_are_refused():
     with pytest.raises(TypeError, match="`target` must be .* got bytes as line 2"):
         read_parallel(["a", "b"], ["a", b"b"])
 
@@ -85,7 +85,7 @@ def test_a_word_without_pieces_has_the_unknown_id(tokenizer):
     assert ids[first[1]] == UNKNOWN_ID and first[2] == first[1] + 1
     assert encode_words(tokenizer, []) == ([], [])
     assert join_words([[5, 6], [], [7]]) == ([5, 6, UNKNOWN_ID, 7], [0, 2, 3])
-    # The tokenizer of a BERT begins each text with the begin token; a sentence has one.
+    # A BERT tokenizer begins each text with the begin token; a sentence keeps one.
     assert join_words([[2, 5, 6], [2], [2, 7]]) == ([2, 5, 6, UNKNOWN_ID, 7], [1, 3, 4])
     with pytest.raises(TypeError, match="`words` must be an iterable of strings, got one str"):
         encode_words(tokenizer, "a man")

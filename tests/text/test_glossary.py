@@ -64,7 +64,7 @@ def test_other_files_are_refused(tmp_path, name, text, words):
         Glossary({"hat": " "})
 
 
-def test_a_file_in_another_encoding_is_named_with_its_line(tmp_path):
+def test_errors_name_a_file_in_another_encoding_and_its_line(tmp_path):
     path = tmp_path / "terms.tsv"
     path.write_bytes("Haus\thouse\nGröße\tsize\n".encode("latin1"))
     with pytest.raises(ValueError, match="terms.tsv, line 2: not UTF-8"):

@@ -1,4 +1,4 @@
-"""Tokenizer: round trips, sampling, clear refusals."""
+"""Tokenizer: round trips, sampling, clear errors."""
 
 import collections
 import copy
@@ -19,7 +19,7 @@ from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 from keras_transformer.text.tokenizer import FEW, Tokenizer
 
 
-def test_special_ids_are_the_documented_ones_and_pieces_stand_by_their_ids(tokenizer):
+def test_special_ids_are_as_documented_and_pieces_are_sorted_by_id(tokenizer):
     assert (PAD_ID, UNKNOWN_ID, BEGIN_ID, END_ID) == (0, 1, 2, 3)
     pieces = tokenizer.pieces
     assert pieces[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
@@ -30,13 +30,13 @@ def test_special_ids_are_the_documented_ones_and_pieces_stand_by_their_ids(token
 
 
 @pytest.mark.parametrize("count", [0, 1, FEW, FEW + 1, 10 * FEW])
-def test_lines_have_the_same_ids_in_company(tokenizer, count):
+def test_lines_have_the_same_ids_alone_and_in_a_list(tokenizer, count):
     lines = list(itertools.islice(itertools.cycle([*LINES, *ODD]), count))
     assert tokenizer.encode(lines) == [tokenizer.encode(line) for line in lines]
     assert len(tokenizer.encode(lines)) == count
 
 
-def test_text_comes_back_exactly(tokenizer):
+def test_decode_restores_text_exactly(tokenizer):
     for line in ("a man 's hat , red .", *LINES, *ODD):
         ids = tokenizer.encode(line)
         assert tokenizer.decode(ids) == line
@@ -45,21 +45,21 @@ def test_text_comes_back_exactly(tokenizer):
 
 
 @given(line=any_text)
-def test_any_text_comes_back_and_so_do_its_samples(tokenizer, line):
+def test_decode_restores_any_text_and_its_samples(tokenizer, line):
     assert tokenizer.decode(tokenizer.encode(line)) == line
     assert tokenizer.decode(tokenizer.encode(line, sample=True, seed=3)) == line
 
 
-def test_a_line_of_ten_thousand_tokens_trains_and_comes_back():
+def test_a_line_of_ten_thousand_tokens_trains_and_is_restored():
     line = " ".join(f"{i}" for i in range(5003))
     tokenizer = Tokenizer.train([line, "a"], 300, byte_fallback=False, hard_vocab_limit=False)
-    # SentencePiece's own limit of 4,192 bytes would leave the line, so its characters, out.
+    # SentencePiece's default limit of 4,192 bytes would skip the line and its characters.
     assert len(tokenizer.encode(line)) >= 10_000
     assert UNKNOWN_ID not in tokenizer.encode(line)
     assert tokenizer.decode(tokenizer.encode(line)) == line
 
 
-def test_decode_stops_at_the_end_and_leaves_out_marks(tokenizer):
+def test_decode_stops_at_the_end_token_and_skips_special_ids(tokenizer):
     ids = tokenizer.encode("a red hat")
     rest = tokenizer.encode("ein hund")
     row = [BEGIN_ID, PAD_ID, *ids, END_ID, *rest, PAD_ID]
@@ -82,7 +82,7 @@ def test_sampling_varies_and_a_seed_repeats_it(tokenizer):
     assert unseeded[0] != unseeded[1] != unseeded[2]
 
 
-def test_a_seed_gives_the_same_draw_in_every_thread(tokenizer):
+def test_a_seed_gives_the_same_sample_in_every_thread(tokenizer):
     def draw(seed):
         return tokenizer.encode(LINES, sample=True, seed=seed)
 
@@ -92,7 +92,7 @@ def test_a_seed_gives_the_same_draw_in_every_thread(tokenizer):
             assert list(pool.map(draw, range(7))) == here
 
 
-def test_another_process_without_frameworks_gives_the_same_ids_and_draws(tokenizer, tmp_path):
+def test_another_process_without_frameworks_gives_the_same_ids_and_samples(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "shared.model")
     code = (
         "import sys\n"
@@ -110,17 +110,17 @@ def test_another_process_without_frameworks_gives_the_same_ids_and_draws(tokeniz
     assert done.stdout == f"{tokenizer.encode('a man')}\n{draws}\n", done.stderr
 
 
-def test_a_draw_depends_on_the_seed_the_number_of_the_line_and_its_text_only(tokenizer):
+def test_a_sample_depends_only_on_the_seed_the_index_of_the_line_and_its_text(tokenizer):
     draws = tokenizer.encode(LINES, sample=True, seed=11)
     others = tokenizer.encode([LINES[3], *LINES[1:3]], sample=True, seed=11)
     assert others[1:] == draws[1:3]
     assert tokenizer.encode(LINES[0], sample=True, seed=11) == draws[0]
     again = tokenizer.encode([LINES[0]] * 7, sample=True, seed=11)
-    assert len(set(map(tuple, again))) > 1  # one line draws anew at each place
+    assert len(set(map(tuple, again))) > 1  # one line is sampled anew at each index
 
 
 def segmentations(text):
-    """All ways to cut a text."""
+    """Yields all ways to cut a text."""
     if not text:
         yield ()
     for end in range(1, len(text) + 1):
@@ -129,7 +129,7 @@ def segmentations(text):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
-def test_a_unigram_draw_has_the_documented_probability(alpha):
+def test_a_unigram_sample_has_the_documented_probability(alpha):
     text = ["that hat", "the heat at that hut", "he ate", "what that ate"]
     tokenizer = Tokenizer.train(text, 290, hard_vocab_limit=False)
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
@@ -151,17 +151,17 @@ def test_a_unigram_draw_has_the_documented_probability(alpha):
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5])
-def test_draws_are_distributed_as_those_of_sentencepiece(tokenizer, alpha):
+def test_samples_are_distributed_as_in_sentencepiece(tokenizer, alpha):
     lines = ["two men , 日 10"] * 3001
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     reference = processor.encode(lines, enable_sampling=True, alpha=alpha, nbest_size=-1)
     drawn = tokenizer.encode(lines, sample=True, alpha=alpha, seed=5)
     counts = [np.bincount(np.concatenate(rows), minlength=307) for rows in (drawn, reference)]
-    # Both are draws, and SentencePiece's are others in each run: their variances add up.
+    # Both are samples, SentencePiece's without a seed: their variances add up.
     assert np.all(np.abs(counts[0] - counts[1]) < 5 * np.sqrt(counts[0] + counts[1] + 1))
 
 
-def test_without_dropped_merges_a_draw_is_the_best_segmentation():
+def test_without_dropped_merges_a_sample_is_the_best_segmentation():
     tokenizer = Tokenizer.train(CORPUS, 307, model_type="bpe")
     lines = [*LINES, *ODD]
     assert tokenizer.encode(lines, sample=True, alpha=0.0) == tokenizer.encode(lines)
@@ -223,7 +223,7 @@ def test_training_twice_gives_the_same_model():
     assert Tokenizer.train(CORPUS, 311) == Tokenizer.train(iter(CORPUS), 311)
 
 
-def test_a_normalisation_folds_and_is_idempotent():
+def test_a_normalisation_folds_case_width_and_spaces():
     tokenizer = Tokenizer.train([*CORPUS, "A B"], 307, normalization="nmt_nfkc_cf")
     assert tokenizer.decode(tokenizer.encode("  Ａ   Man ")) == "a man"
 
@@ -249,7 +249,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="could not train with vocab_size=-7"):
             Tokenizer.train(CORPUS, -7)
 
-    def test_what_is_no_text(self, tokenizer):
+    def test_input_that_is_not_text(self, tokenizer):
         for lines in ([], [""], [" ", "\t"]):
             with pytest.raises(ValueError, match=f"none of the {len(lines)} lines holds text"):
                 Tokenizer.train(lines, 300)
@@ -285,7 +285,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match=f"{name} must be one of .* got '{value}'"):
             Tokenizer.train(CORPUS, 307, **{name: value})
 
-    def test_what_is_no_model(self, tmp_path):
+    def test_files_that_are_not_models(self, tmp_path):
         with pytest.raises(TypeError, match="got str"):
             Tokenizer("shared.model")
         for content in (b"", b"no model at all"):
@@ -294,7 +294,7 @@ class TestRefusals:
             with pytest.raises(ValueError, match=named):
                 Tokenizer.load(tmp_path / "bad.model")
 
-    def test_json_that_is_no_text_is_named(self, tmp_path):
+    def test_json_that_is_not_text(self, tmp_path):
         pytest.importorskip("tokenizers")
         from keras_transformer.text.json_tokenizer import JsonTokenizer
 

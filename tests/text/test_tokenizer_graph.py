@@ -35,8 +35,8 @@ def test_gives_the_same_for_any_text(tokenizer, tf, lines):
 
 
 @given(st.data())
-def test_decodes_whatever_a_model_may_emit_alike(tokenizer, tf, data):
-    # Bytes are left out: when they form no UTF-8, both sides write U+FFFD, each its own number.
+def test_decodes_any_ids_of_a_model_equally(tokenizer, tf, data):
+    # Without bytes: for invalid UTF-8, the sides write different numbers of U+FFFD.
     ids = st.sampled_from([*range(4), *range(260, tokenizer.vocab_size)])
     rows = data.draw(st.lists(st.lists(ids, min_size=7, max_size=7), min_size=1, max_size=7))
     decoded = [text.decode() for text in tokenizer.tf_decode(tf.constant(rows)).numpy()]
@@ -54,14 +54,14 @@ def test_keeps_the_axes_of_a_search_result(tokenizer, tf):
 
 
 def test_works_in_a_dataset(tokenizer, tf):
-    copied = copy.deepcopy(tokenizer)  # whose graph side is made while the dataset is traced
+    copied = copy.deepcopy(tokenizer)  # its graph side is made while tracing
     dataset = tf.data.Dataset.from_tensor_slices(LINES).batch(2).map(copied.tf_encode)
     rows = [row for batch in dataset for row in batch.to_list()]
     assert rows == tokenizer.encode(LINES)
 
 
-def test_outlives_a_new_seed(tokenizer, tf):
-    # Which empties TensorFlow's caches, and with them all that only lives there.
+def test_works_after_a_new_seed(tokenizer, tf):
+    # A new seed empties TensorFlow's caches, and all that exists only there.
     for seed in (3, 5):
         tf.random.set_seed(seed)
         ids = tokenizer.tf_encode(tf.constant(LINES))
@@ -84,7 +84,7 @@ def test_survives_a_saved_model(tokenizer, tf, tmp_path):
 
 def test_ties_are_broken_alike(tf):
     # "1000" is "1 0 00" or "1 00 0": equally probable pieces in another order. With scores
-    # that float32 has to round, a third of these sentences are cut differently.
+    # that float32 rounds, a third of these sentences are cut differently.
     rng = np.random.default_rng(0)
 
     def words(count):

@@ -1,4 +1,4 @@
-"""Where pieces stand in a text, in characters."""
+"""Character spans of pieces in a text."""
 
 import pytest
 from helpers.texts import CORPUS, LINES, ODD
@@ -16,7 +16,7 @@ def tokenizer(request):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_ids_are_those_of_encode_and_spans_go_through_the_text(tokenizer, text):
+def test_ids_equal_encode_and_spans_are_in_order(tokenizer, text):
     ids, spans = tokenizer.encode_with_spans(text)
     assert ids == tokenizer.encode(text) and len(ids) == len(spans)
     assert [span for span in spans if not 0 <= span[0] <= span[1] <= len(text)] == []

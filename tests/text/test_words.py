@@ -10,7 +10,7 @@ LINES = ["a red hat , a bicycle .", "two  spaces", "hat's end.", " leading and t
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "char", "word"])
-def test_words_are_what_spaces_separate(kind):
+def test_spaces_separate_words(kind):
     tokenizer = kt.Tokenizer.train(LINES * 9, 300, model_type=kind, hard_vocab_limit=False)
     words = PieceWords(tokenizer)
     for line in LINES:
@@ -22,7 +22,7 @@ def test_words_are_what_spaces_separate(kind):
     assert words.numbers([]).tolist() == []
 
 
-def test_a_mark_behind_a_word_does_not_decide():
+def test_punctuation_after_a_word_does_not_decide_its_alignment():
     attention = np.array([[0.7, 0.3], [0.0, 1.0], [0.4, 0.6]])
     letters = np.array([True, False, False])
     assert align_words(attention, [0, 1], [0, 0, 1], letters) == ((0, 0), (1, 1))
@@ -35,7 +35,7 @@ def test_alignments_of_words_become_alignments_of_pieces():
     np.testing.assert_allclose(weights, [[0, 0, 0], third, third, [0, 0, 1]], rtol=1e-6)
 
 
-def test_files_of_alignments_are_read_and_their_faults_have_a_line(tmp_path):
+def test_alignment_files_are_read_and_errors_name_the_line(tmp_path):
     (tmp_path / "links").write_text("0-0 12-3\n\n1-0\n")
     assert read_alignments(tmp_path / "links") == [((0, 0), (12, 3)), (), ((1, 0),)]
     (tmp_path / "links").write_text("0-0\n0--1\n")
