@@ -1,4 +1,4 @@
-"""What others' layers bring: recurrent layers, tensors that a layer keeps, layers used twice."""
+"""Conversion of other layers: recurrent layers, tensors that a layer keeps, layers used twice."""
 
 import collections
 
@@ -27,14 +27,14 @@ from keras_transformer.layers.blocks import EncoderBlock
 
 
 def recurrent(layer):
-    """A recurrent layer before an encoder block."""
+    """Returns a model of a recurrent layer and an encoder block."""
     keras.utils.set_random_seed(3)
     x = inputs = keras.Input((None, 5), name="x")
     x = layer(x)
     return keras.Model(inputs, EncoderBlock(2, 11, name="block")(x))
 
 
-def test_lstm_is_the_operator_of_its_name():
+def test_an_lstm_is_one_operator():
     model = recurrent(layers.LSTM(6, return_sequences=True))
     made = fused(model)
     found = operators(made)
@@ -60,7 +60,7 @@ def test_recurrent_layers_are_converted(layer):
 
 
 @pytest.mark.parametrize("layer", [layers.LSTM, layers.GRU])
-def test_recurrent_layers_step_over_padding(layer):
+def test_recurrent_layers_skip_padding(layer):
     keras.utils.set_random_seed(3)
     ids = keras.Input((None,), dtype="int32", name="ids")
     x = layers.Embedding(50, 6, mask_zero=True)(ids)
@@ -98,7 +98,7 @@ main (float[T, B, 2] x, int64 count) => (float[B, 3] y)
     ],
     ids=["row of the step", "another row", "another axis"],
 )
-def test_what_each_step_makes_of_its_row_is_made_for_all_at_once(place, axis, inside):
+def test_work_on_the_row_of_a_step_moves_out_of_the_loop(place, axis, inside):
     text = ROWS.replace("PLACE", place).replace("AXIS", str(axis))
     model = ir.from_proto(onnx.parser.parse_model(text))
     x = numbers(3, 3, 2)
@@ -114,7 +114,7 @@ def test_what_each_step_makes_of_its_row_is_made_for_all_at_once(place, axis, in
 
 @pytest.mark.parametrize("layer", [layers.LSTM, layers.GRU])
 def test_a_step_of_a_masked_recurrent_layer_is_few_nodes(layer):
-    """One product a step; what is padded is stepped over by a choice, not by products with 0."""
+    """A step has one product. It skips padding by `Where`, not by products with 0."""
     ids = keras.Input((None,), dtype="int32", name="ids")
     x = layers.Embedding(50, 6, mask_zero=True)(ids)
     made = fused(keras.Model(ids, layer(4, return_sequences=True)(x)))
@@ -127,7 +127,7 @@ def test_a_step_of_a_masked_recurrent_layer_is_few_nodes(layer):
     )
 
 
-def test_the_weight_of_a_loop_is_moved_into_it_and_one_that_others_read_is_shared():
+def test_weights_sink_into_their_loop_unless_others_read_them():
     text = ROWS.replace("PLACE", "place = Gather(order, i)").replace("AXIS", "0")
     model = ir.from_proto(
         onnx.parser.parse_model(
@@ -147,7 +147,7 @@ def test_the_weight_of_a_loop_is_moved_into_it_and_one_that_others_read_is_share
 
 
 class Kept(layers.Layer):
-    """Adds an eager tensor that it made when it was built."""
+    """Adds an eager tensor that `build` made."""
 
     def build(self, shape):
         self.table = tf.constant(np.arange(shape[-1]), tf.float32)
@@ -224,8 +224,8 @@ def test_a_weight_that_a_step_reads_twice_sinks_into_it_once():
 
 
 @pytest.mark.parametrize("padding", ["valid", "same"])
-def test_max_pooling_sees_the_zeros_around_it(padding):
-    """ONNX Runtime pads with -inf instead where the pooling has numbers of padding."""
+def test_max_pooling_reads_zero_padding(padding):
+    """ONNX Runtime pads with -inf instead if the MaxPool has the attribute `pads`."""
     keras.utils.set_random_seed(3)
     x = keras.Input((17, 13, 3), name="x")
     padded = layers.ZeroPadding2D(1)(layers.Conv2D(5, 3)(x))
@@ -236,7 +236,7 @@ def test_max_pooling_sees_the_zeros_around_it(padding):
 
 @pytest.mark.parametrize("multiplier", [1, 2])
 def test_grouped_convolutions_are_one_operator(multiplier):
-    """Keras has TensorFlow compile them, each in a function of its own."""
+    """Keras lets TensorFlow compile each of them in a separate function."""
     keras.utils.set_random_seed(3)
     x = keras.Input((7, 5, 6), name="x")
     y = layers.Conv2D(3 * multiplier, 3, padding="same", groups=3)(x)

@@ -1,4 +1,4 @@
-"""Convolutions: channels stay first between them, and norms are part of their filters."""
+"""Convolutions: channels stay first between them, and norms are folded into filters."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ from keras_transformer.export.graph.simplify import simplify
 
 
 def weighted(text):
-    """The `onnx_ir.Model` of a graph in ONNX's textual form, its float constants being weights."""
+    """Parses ONNX's textual form into an `onnx_ir.Model` and marks float constants as weights."""
     model = parsed(text)
     for value in model.graph.initializers.values():
         value.meta["weight"] = value.dtype == ir.DataType.FLOAT
@@ -21,7 +21,7 @@ def weighted(text):
 
 
 def compare(text, rewrite, **inputs):
-    """The rewritten graph, whose results are those of the one in `text`."""
+    """Returns the rewritten graph of `text` after comparing the results of both."""
     model = weighted(text)
     rewrite(model)
     simplify(model)
@@ -88,7 +88,7 @@ def test_means_over_space_are_poolings():
     )
     model = compare(text, channels_first, x=numbers(2, 3, 6, 5))
     assert {"GlobalAveragePool", "GlobalMaxPool"} < set(names(model))
-    assert names(model).count("Transpose") == 1  # of the maxima, one number a channel
+    assert names(model).count("Transpose") == 1  # of the maxima, one number per channel
 
 
 STAYING = {
@@ -99,13 +99,13 @@ STAYING = {
 
 
 @pytest.mark.parametrize("nodes", STAYING.values(), ids=STAYING)
-def test_what_looks_at_an_axis_finds_it_at_its_place(nodes):
+def test_operators_along_an_axis_keep_channels_last(nodes):
     text = picture(f"{nodes} y = Transpose<perm = [0, 3, 1, 2]>(z)")
     model = compare(text, channels_first, x=numbers(2, 3, 6, 5))
     assert names(model).count("Transpose") == 2
 
 
-def test_others_read_the_channels_last_as_before():
+def test_other_readers_keep_channels_last():
     text = picture(
         """z = Relu(last) first = Transpose<perm = [0, 3, 1, 2]>(z) y = Conv(first, w)
         v = Softmax<axis = 3>(z)""",
@@ -151,7 +151,7 @@ FOLDED = {
 
 
 @pytest.mark.parametrize("nodes", FOLDED.values(), ids=FOLDED)
-def test_convolutions_hold_what_is_done_to_their_channels(nodes):
+def test_products_and_sums_are_folded_into_convolutions(nodes):
     model = compare(convolution(nodes), fold, x=numbers(2, 2, 4, 5))
     assert names(model) == ["Conv", "Relu"]
 
@@ -203,7 +203,7 @@ def test_a_norm_without_a_convolution_is_one_operator():
 
 
 def settled(model):
-    """The model with weights and statistics that are neither 0 nor 1."""
+    """Makes weights and statistics neither 0 nor 1; returns the model."""
     random = np.random.default_rng(3)
     for variable in model.variables:
         if "seed" not in variable.path:
@@ -212,7 +212,7 @@ def settled(model):
 
 
 def residual_network():
-    """A picture through a stem, two residual blocks and a head, as in ResNets and MobileNets."""
+    """Returns a stem, two residual blocks and a head, as in ResNets and MobileNets."""
     x = image = keras.Input((13, 11, 3), name="image")
     x = layers.MaxPooling2D(2)(layers.ZeroPadding2D(1)(layers.Conv2D(5, 3)(x)))
     for options in ({}, {"scale": False}):
@@ -228,13 +228,13 @@ def residual_network():
     return settled(keras.Model(image, layers.Dense(4)(layers.GlobalAveragePooling2D()(x))))
 
 
-def test_residual_networks_are_convolutions_and_what_stands_between():
+def test_residual_networks_have_few_operators_beside_convolutions():
     keras.utils.set_random_seed(3)
     model = residual_network()
     exported = fused(model)
     found = operators(exported)
     assert found["Transpose"] == 1 and found["Conv"] == 2 + 2 * 4
-    # In a block: two for silu, and the gate, whose activation is one operator.
+    # Per block: two for silu and one for the gate, whose activation is one operator.
     assert found["Mul"] == 2 * 3 and found["HardSigmoid"] == 2
     assert found["GlobalAveragePool"] == 2 + 1
     assert found["BatchNormalization"] == 2  # behind a sum

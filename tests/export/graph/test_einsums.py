@@ -1,4 +1,4 @@
-"""Sums are products of matrices in the file, and weights are what Keras trained."""
+"""Einsums become matrix products in the file and keep the trained weights."""
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ def model_of(equation, output_shape, *shape, bias_axes=None):
     x = keras.Input(shape, name="x")
     y = layers.EinsumDense(equation, output_shape, bias_axes=bias_axes, name="dense")(x)
     model = keras.Model(x, y)
-    for variable in model.variables:  # biases, too, are other than 0
+    for variable in model.variables:  # biases, too, must differ from 0
         variable.assign(np.random.default_rng(0).normal(size=variable.shape))
     return model
 
@@ -27,7 +27,7 @@ def model_of(equation, output_shape, *shape, bias_axes=None):
     ],
 )
 @pytest.mark.parametrize("batch", [0, 3])
-def test_it_is_a_product(equation, output_shape, shape, matrix, reshapes, batch):
+def test_an_einsum_layer_is_one_product(equation, output_shape, shape, matrix, reshapes, batch):
     model = model_of(equation, output_shape, *shape, bias_axes=equation.split(">")[1][2:])
     made = fused(model)
     found = operators(made)
@@ -41,7 +41,7 @@ def test_it_is_a_product(equation, output_shape, shape, matrix, reshapes, batch)
     ("equation", "output_shape"),
     [("abc,dc->abd", (None, 6)), ("abc,bd->acd", (4, 6)), ("abc,cd->adb", (6, 5))],
 )
-def test_other_sums_stay(equation, output_shape):
+def test_other_einsums_keep_their_weight(equation, output_shape):
     model = model_of(equation, output_shape, 5, 4)
     made = fused(model)
     x = np.random.default_rng(1).normal(size=(2, 5, 4)).astype("float32")
@@ -75,7 +75,7 @@ class Plus(layers.Layer):
         return x + self.offset
 
 
-def test_a_sum_may_be_an_output_and_be_read():
+def test_an_einsum_may_be_an_output_and_be_read():
     keras.utils.set_random_seed(3)
     x = keras.Input((None, 4), name="x")
     y = layers.EinsumDense("abc,cde->abde", (None, 3, 2))(x)
@@ -106,7 +106,7 @@ EQUATIONS = [
 
 @pytest.mark.parametrize("length", [1, 5])
 @pytest.mark.parametrize("batch", [0, 3])
-def test_sums_of_two_inputs_are_products(sums, batch, length):
+def test_einsums_of_inputs_are_products(sums, batch, length):
     model, made = sums
     random = np.random.default_rng(1)
     arrays = {

@@ -1,4 +1,4 @@
-"""A batch of no rows gives results of no rows, whatever the model is made of."""
+"""Empty batches give empty results for all kinds of layers and searches."""
 
 import keras
 import numpy as np
@@ -41,7 +41,7 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def both():
-    """A model of all of these, and what an export makes of it."""
+    """Returns a model of all of these and its fused graph."""
     keras.utils.set_random_seed(3)
     x = keras.Input((None, 4), name="x")
     model = keras.Model(x, {name: build(x) for name, build in MODELS.items()})
@@ -49,13 +49,13 @@ def both():
 
 
 @pytest.mark.parametrize("batch", [0, 1, 3])
-def test_results_are_those_of_keras(both, batch):
+def test_results_equal_keras(both, batch):
     model, made = both
     x = np.random.default_rng(0).normal(size=(3, 5, 4)).astype("float32")
     x[1, 3:] = 0  # padding
     x[2] = 0
     check(model, made, x=x[:batch])
-    assert operators(made)["Einsum"] == 0  # it would end the process
+    assert operators(made)["Einsum"] == 0  # it would crash the process
 
 
 def test_an_exported_file_serves_an_empty_batch(tmp_path):
@@ -68,7 +68,7 @@ def test_an_exported_file_serves_an_empty_batch(tmp_path):
 
 
 def lstms(x):
-    """Stacked, in both directions, with states given and returned."""
+    """Applies stacked and bidirectional LSTMs, with states passed and returned."""
     one, hidden, cell = layers.LSTM(3, return_state=True, return_sequences=True)(x)
     two = layers.LSTM(3)(one, initial_state=[hidden, cell])
     both = layers.Bidirectional(layers.LSTM(3, return_sequences=True))(one)
@@ -100,8 +100,8 @@ def test_a_product_behind_a_transpose_serves_an_empty_batch(tmp_path):
         np.testing.assert_allclose(found, model(array)["y"], rtol=1e-4, atol=1e-5)
 
 
-def test_an_lstm_has_no_more_nodes_than_it_needs(tmp_path):
-    """Zeros as initial states are left out, and took more nodes than an empty batch takes."""
+def test_an_lstm_has_at_most_ten_nodes(tmp_path):
+    """The export leaves out zero initial states, which cost more nodes than an empty batch."""
     x = keras.Input((None, 4), name="x")
     export_onnx(keras.Model(x, layers.LSTM(3)(x)), tmp_path / "out", verbose=False)
     found = counts(onnx.load(tmp_path / "out" / "model.onnx").graph)

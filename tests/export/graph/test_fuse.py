@@ -24,14 +24,14 @@ from keras_transformer.export.graph.simplify import simplify
 from keras_transformer.export.onnx_model import export_onnx
 from keras_transformer.search import GreedySearch
 
-# How deep in loops: a search's phases, and the steps of a phase.
+# Loop depths: the phases of a search, and the steps of a phase.
 PHASES, STEPS = 1, 2
 PRECISIONS = ("float32", "int8", "float16")
 
 
 @pytest.fixture(scope="module")
 def models():
-    """The graph of a beam search as converted, simplified, and fused for each precision."""
+    """Returns the graph of a beam search: converted, simplified, fused for each precision."""
     converted = exports.shared_graph(BEAM)
     plain = graph(converted)
     simplify(plain)
@@ -43,7 +43,7 @@ def models():
 @pytest.mark.parametrize("kind", quick(["simplified", *PRECISIONS], *PRECISIONS))
 def test_tokens_and_scores_stay_the_same(models, kind):
     ids = source()
-    ids[1] = 0  # a sentence of padding: attention to nothing gives zeros, not means
+    ids[1] = 0  # a sentence of padding: attention to it gives zeros, not means
     before, after = (run(models[name], source_ids=ids) for name in ("converted", kind))
     np.testing.assert_array_equal(after[0], before[0])
     np.testing.assert_allclose(after[1], before[1], rtol=1e-5)
@@ -60,7 +60,7 @@ def test_fusing_gives_the_same_logits_with_padding_on_both_sides():
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_norm_and_attention_is_one_operator(models, precision):
     found = operators(models[precision])
-    # Two blocks of two norms, and two of three; two attentions more than encoder blocks.
+    # An encoder block has two norms and one attention, a decoder block three and two.
     gpu = precision == "float16"
     norm = "SkipLayerNormalization" if gpu else "LayerNormalization"
     assert found[norm] == 2 * 2 + 2 * 3
@@ -69,11 +69,11 @@ def test_every_norm_and_attention_is_one_operator(models, precision):
     assert found["Attention"] + found["MultiHeadAttention"] == 2 + 2 * 2
     norms = {"LayerNormalization", "SkipLayerNormalization"} - {norm}
     assert not found.keys() & {"ReduceMean", "Reciprocal", "Softmax", *norms}
-    assert found["FusedMatMul"] == 1  # logits, by the embedding as it is
+    assert found["FusedMatMul"] == 1  # logits, from the embedding table
 
 
 @pytest.mark.full
-def test_a_written_file_is_fused_and_its_steps_hold_what_changes_only(tmp_path):
+def test_a_written_file_is_fused_and_has_few_nodes_per_step(tmp_path):
     export_onnx(tiny(num_layers=1), tmp_path / "one", search=BEAM, verbose=False)
     one, two = (onnx.load(path / "model.onnx").graph for path in (tmp_path / "one", artefact()))
     step = counts(one, STEPS)
@@ -82,7 +82,7 @@ def test_a_written_file_is_fused_and_its_steps_hold_what_changes_only(tmp_path):
     assert not block.keys() & {"Softmax", "Transpose", "Gather"}  # beams move no keys and values
     assert block.total() <= 18
     assert (step - block).total() <= 70  # all of a step except its one block
-    # An encoder block; and what is computed once a phase for a decoder block's attention.
+    # An encoder block; and the work per phase for a decoder block's attention.
     assert (counts(two, 0) - counts(one, 0)).total() <= 20
     assert (counts(two, PHASES) - counts(one, PHASES)).total() <= 5
 
@@ -94,7 +94,7 @@ def test_a_decoder_block_is_few_nodes_on_a_gpu():
     assert two - one <= 14
 
 
-def test_every_rule_shows_the_graph_before_and_after():
+def test_rule_docstrings_show_the_graph_before_and_after():
     rules = Rule.__subclasses__()
     assert len(rules) > 3
     for rule in rules:

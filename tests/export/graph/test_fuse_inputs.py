@@ -1,4 +1,4 @@
-"""Fusion of users' models: other inputs than ids, and layers that are written by hand."""
+"""Fusion of users' models: inputs other than ids, and layers that are written by hand."""
 
 import keras
 import numpy as np
@@ -31,7 +31,7 @@ X = numbers(3, 5, 4)
 
 
 class ClassToken(layers.Layer):
-    """Puts one learned vector before the others."""
+    """Prepends a learned vector."""
 
     def build(self, shape):
         self.token = self.add_weight(shape=(1, 1, shape[-1]), name="token")
@@ -42,7 +42,7 @@ class ClassToken(layers.Layer):
 
 
 def blocks(x):
-    """A stack of encoder blocks and a head."""
+    """Applies a stack of encoder blocks and a head."""
     for i in range(BLOCKS):
         x = EncoderBlock(2, 17, name=f"block_{i}")(x)
     return layers.Dense(3)(x)
@@ -70,7 +70,7 @@ def ids():
     return keras.Model(x, layers.Dense(3)(encoder(x)))
 
 
-# Each with the most nodes of its file: two blocks, and what stands before and behind them.
+# `most` limits the nodes of the file: two blocks and the layers around them.
 @pytest.mark.parametrize("build, most", [(series, 37), (pictures, 42), (vectors, 26), (ids, 62)])
 def test_every_norm_and_attention_is_one_operator(build, most):
     keras.utils.set_random_seed(5)
@@ -110,7 +110,7 @@ def test_rotary_models_take_an_empty_batch():
         check(model, exported, source_ids=source(3, 7, vocab_size=50)[:batch])
 
 
-def test_the_attention_of_keras_is_one_operator_and_the_norm_behind_it():
+def test_keras_attention_and_its_norm_are_one_operator_each():
     keras.utils.set_random_seed(3)
     x = keras.Input((None, 12), name="x")
     attention = layers.MultiHeadAttention(2, 5)
@@ -126,7 +126,7 @@ def test_the_attention_of_keras_is_one_operator_and_the_norm_behind_it():
 
 
 class PowerNorm(layers.Layer):
-    """A norm by the root mean square as KerasHub's models write it."""
+    """RMS normalization as KerasHub's models write it."""
 
     def build(self, shape):
         self.scale = self.add_weight(shape=(shape[-1],), name="scale")
@@ -137,8 +137,8 @@ class PowerNorm(layers.Layer):
 
 
 @pytest.mark.parametrize("norm", [layers.RMSNormalization, PowerNorm])
-def test_norms_by_the_root_mean_square_divide_once(norm):
-    """So written, ONNX Runtime computes each by one operator."""
+def test_rms_norms_divide_once(norm):
+    """ONNX Runtime computes each norm in this form with one operator."""
     model = model_of(norm(), (None, 8))
     model.layers[-1].scale.assign(np.linspace(0.5, 2, 8))
     exported = fused(model)
@@ -205,7 +205,7 @@ def test_the_exact_gelu_is_one_operator(half, one, scale, is_fused):
 
 
 class HandWritten(layers.Layer):
-    """Self-attention of two heads that computes queries, keys and values by other means."""
+    """Self-attention of two heads. Subclasses compute queries, keys and values."""
 
     def parts(self, x):
         raise NotImplementedError
@@ -247,7 +247,7 @@ class Split(HandWritten):
 
 
 class Projections(HandWritten):
-    """Projections with names that others use: q_proj, k_proj, v_proj."""
+    """Self-attention with common names of projections: q_proj, k_proj, v_proj."""
 
     def build(self, shape):
         for name in ("q_proj", "k_proj", "v_proj"):
@@ -259,7 +259,7 @@ class Projections(HandWritten):
 
 
 class Scores(layers.Layer):
-    """Keras' attention, with the sums written by hand."""
+    """Keras' attention, with explicit einsums."""
 
     def call(self, x):
         x = ops.reshape(x, (-1, ops.shape(x)[1], 2, 2))
@@ -283,7 +283,7 @@ def test_attention_after_an_equal_split_is_exported(tmp_path, gated):
     (found,) = session(tmp_path / "out").run(None, {"x": X})
     np.testing.assert_allclose(found, model(X), rtol=1e-4, atol=1e-5)
     written = onnx.load(tmp_path / "out" / "model.onnx").graph
-    # A number per key does not do the same to the values as to the outputs.
+    # A factor per key acts differently on values and on outputs.
     assert counts(written)["MultiHeadAttention" if gated else "Attention"] == 1
 
 
@@ -325,9 +325,9 @@ def test_layers_and_models_may_have_any_name(tmp_path):
     np.testing.assert_allclose(found, model(X[0])["y"], rtol=1e-4, atol=1e-5)
 
 
-def test_an_export_is_written_without_a_fusion_that_fails(tmp_path, monkeypatch):
+def test_an_export_skips_a_fusion_that_fails(tmp_path, monkeypatch):
     def fails(graph, *arguments, **options):
-        graph.remove(graph[-1])  # half-done work is undone
+        graph.remove(graph[-1])  # half-done work must be undone
         raise IndexError("tuple index out of range")
 
     monkeypatch.setattr(fuse_attention, "pack_projections", fails)

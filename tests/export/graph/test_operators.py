@@ -1,4 +1,4 @@
-"""Operators that tf2onnx does not convert as TensorFlow computes them."""
+"""Operators that tf2onnx converts differently from TensorFlow."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ from keras import layers, ops
 from keras_transformer.export import ExportError, export_onnx, onnx_model
 from keras_transformer.export.graph import conversion
 
-LARGE = 1_700_000_001  # beyond what float32 knows exactly
+LARGE = 1_700_000_001  # not exact in float32
 INTEGERS = np.array(
     [
         [-1, -2, -4, 5],
@@ -29,7 +29,7 @@ BOOLEANS = np.array([[0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 0]], bo
 
 
 class Does(layers.Layer):
-    """A function as a layer, so that it is traced and not taken apart by Keras."""
+    """Wraps a function in a layer, so that Keras traces it as a whole."""
 
     def __init__(self, function):
         super().__init__()
@@ -43,7 +43,7 @@ class Does(layers.Layer):
 
 
 def holds(functions, *arrays, free=False):
-    """Holds what ONNX Runtime gives to what Keras gives; returns the graph of all functions."""
+    """Compares ONNX Runtime with Keras; returns the graph of all functions."""
     functions = functions if isinstance(functions, list) else [functions]
     shape = [None if free and axis == 0 else n for axis, n in enumerate(arrays[0].shape[1:])]
     x = keras.Input(shape, dtype=arrays[0].dtype.name, name="x")
@@ -68,7 +68,7 @@ def test_integers_are_divided_as_in_python(dtype):
     holds(functions, INTEGERS.astype(dtype))
 
 
-def test_a_divisor_that_is_computed_may_be_below_zero_but_not_zero():
+def test_computed_divisors_may_be_negative_but_not_zero():
     def both(x):
         return ops.concatenate([x // x[:, 1:2], x % x[:, 1:2]], axis=1)
 
@@ -78,14 +78,14 @@ def test_a_divisor_that_is_computed_may_be_below_zero_but_not_zero():
         run(made, x=np.array([[1, 0]], "int32"))
 
 
-def test_the_rest_of_a_large_float_is_exact():
+def test_remainders_of_large_floats_are_exact():
     divisors = (3.0, -3.0, 0.7)
     holds(
         [lambda x, y=y: x % y for y in divisors] + [lambda x, y=y: x // y for y in divisors], FLOATS
     )
 
 
-def test_an_id_below_zero_is_no_class():
+def test_negative_ids_are_no_class():
     each = [(axis, dtype) for axis in (-1, 1) for dtype in ("float32", "int32", "bool")]
     one = [lambda x, a=a, d=d: ops.one_hot(x, 5, axis=a, dtype=d) for a, d in each]
     many = [lambda x, a=a, d=d: ops.multi_hot(x, 5, axis=a, dtype=d) for a, d in each]
@@ -111,7 +111,7 @@ def test_large_integers_are_compared_exactly(factor):
 
 
 @pytest.mark.parametrize("array", [FLOATS, INTEGERS, BOOLEANS], ids=["float", "int", "bool"])
-def test_the_place_of_an_extreme_of_any_dtype(array):
+def test_argmax_and_argmin_of_any_dtype(array):
     axes = (-1, 1, None)
     largest = [lambda x, axis=axis: ops.argmax(x, axis=axis) for axis in axes]
     holds(largest + [lambda x, axis=axis: ops.argmin(x, axis=axis) for axis in axes], array)
@@ -124,7 +124,7 @@ def test_small_numbers_are_not_lost():
     holds(functions, UNIT, -0.0 * np.abs(UNIT))
 
 
-def test_a_choice_does_not_read_the_other_number():
+def test_where_ignores_the_other_number():
     """A product with 0 would give NaN for an infinite number."""
     array = np.array([[np.inf, 1.0, -np.inf, -2.0]], "float32")
     holds(
@@ -132,7 +132,7 @@ def test_a_choice_does_not_read_the_other_number():
     )
 
 
-def test_an_angle_has_the_sign_of_zero():
+def test_arctan2_respects_the_sign_of_zero():
     signs = np.array([[-0.0, 0.0, -0.0, 0.0, 3.0, -3.0, 0.25, -0.25]], "float32")
     array = np.concatenate([signs, signs[:, ::-1], np.float32([[np.inf, -np.inf] * 4])])
     angles = [lambda x, n=n: ops.arctan2(x, ops.roll(x, n, axis=1)) for n in range(8)]
@@ -141,7 +141,7 @@ def test_an_angle_has_the_sign_of_zero():
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
-def test_bits_are_moved_as_in_tensorflow(dtype):
+def test_shifts_match_tensorflow(dtype):
     shifts = [ops.cast(count, dtype) for count in (0, 1, 5, 31, 70)]
     functions = [lambda x, n=n: ops.right_shift(x, n) for n in shifts]
     functions += [lambda x, n=n: ops.left_shift(x, n) for n in shifts[:3]]
@@ -159,13 +159,13 @@ def test_products_of_integers_are_exact(dtype):
     holds(functions, array, array[:, :0], array[:0], free=True)
 
 
-def test_an_axis_shorter_than_the_window_has_no_places():
+def test_pooling_over_a_short_axis_is_empty():
     array = numbers(3, 11, 4)
     pools = [layers.MaxPooling1D, layers.AveragePooling1D]
     kinds = [(2, 2, "valid"), (2, 3, "valid"), (3, 2, "valid"), (3, 2, "same")]
     functions = [pool(size, strides, padding) for pool in pools for size, strides, padding in kinds]
     made = holds(functions, *(array[:, :length] for length in (11, 7, 6, 3)), free=True)
-    shapes = [found.shape for found in run(made, x=array[:, :1])]  # TensorFlow ends the process
+    shapes = [found.shape for found in run(made, x=array[:, :1])]  # TensorFlow crashes
     assert shapes == ([(3, 0, 4)] * 3 + [(3, 1, 4)]) * 2
 
 
@@ -176,14 +176,14 @@ def test_rolling_serves_an_empty_axis():
     holds(functions, array, array[:1], array[:, :1], array[:0], array[:, :0], free=True)
 
 
-def test_products_up_to_each_number():
+def test_cumulative_products():
     array = numbers(3, 5, 2)
     functions = [lambda x, axis=axis: ops.cumprod(x, axis=axis) for axis in (1, 2, -1)]
     holds(functions, array, array[:, :1], array[:0], free=True)
     holds(functions, np.int32([[[-2, 3], [0, 1], [5, -1]]]), free=True)
 
 
-def test_places_among_sorted_numbers():
+def test_digitize_discretization_and_searchsorted():
     bounds = [-1.0, 0.0, 2.0]
     ordered = np.array(bounds, "float32")
     functions = [lambda x: ops.digitize(x, ordered), layers.Discretization(bounds)]
@@ -192,13 +192,13 @@ def test_places_among_sorted_numbers():
     holds(functions, FLOATS)
 
 
-def test_bits_of_two_numbers_are_refused_by_name():
+def test_bitwise_and_is_refused_by_name():
     with pytest.raises(ExportError, match="BitwiseAnd"):
         holds(lambda x: ops.bitwise_and(x, 6), INTEGERS)
 
 
-def test_a_place_is_divided_by_one_node():
-    """Places and sizes are never below 0, so that nothing is to be corrected."""
+def test_indices_are_divided_by_one_node():
+    """Indices are never negative, so the quotient needs no correction."""
     x = numbers(3, 7)
     made = holds(lambda x: ops.top_k(x, 3)[1] // 2, x)
     found = operators(made)
@@ -226,7 +226,7 @@ def test_an_exported_model_computes_with_integers_as_keras_does(tmp_path):
 
 
 def branches(x):
-    """A branch that passes a value on."""
+    """Runs one of two branches; the second one returns its input."""
     return ops.cond(ops.sum(x) > 0, lambda: ops.exp(x), lambda: x) + 1
 
 
@@ -241,7 +241,7 @@ def test_branches_and_loops_may_pass_values_on():
     holds(functions, array, -array, array[:1])
 
 
-def test_places_and_sizes_that_are_computed_are_folded_as_they_are():
+def test_computed_indices_and_sizes_are_folded():
     functions = [
         lambda x: ops.median(x, axis=-1),
         lambda x: ops.quantile(x, 0.3, axis=-1),
@@ -253,7 +253,7 @@ def test_places_and_sizes_that_are_computed_are_folded_as_they_are():
 
 
 def test_a_crop_of_pictures_of_any_size_is_refused(tmp_path):
-    """It would enlarge small ones, which a graph that was traced without sizes does not."""
+    """Keras enlarges small pictures; a graph traced without sizes does not."""
     for size, message in ((None, "Give the Input a fixed height"), (7, None)):
         x = keras.Input((size, size, 3), name="x")
         model = keras.Model(x, layers.CenterCrop(2, 3)(x))
@@ -266,7 +266,7 @@ def test_a_crop_of_pictures_of_any_size_is_refused(tmp_path):
 
 
 def updated(x, update, start):
-    """The reference, as XLA defines it: the update is moved back until it fits."""
+    """Returns the result by XLA's rule: the update is moved back until it fits."""
     start = [max(0, min(i, n - k)) for i, n, k in zip(start, x.shape, update.shape, strict=True)]
     x = x.copy()
     x[tuple(slice(i, i + k) for i, k in zip(start, update.shape, strict=True))] = update
@@ -274,7 +274,7 @@ def updated(x, update, start):
 
 
 def converted_update(known, of_update, dtype="float32"):
-    """`slice_update` of tensors of these shapes, `None` for an axis of any size."""
+    """Converts `slice_update` of these shapes, with `None` for an axis of any size."""
     specs = {
         "x": tf.TensorSpec(known, dtype, "x"),
         "update": tf.TensorSpec(of_update, dtype, "update"),
@@ -305,7 +305,7 @@ def test_a_token_is_written_into_a_cache_of_any_size(dtype):
 @pytest.mark.parametrize("known", [(7, 5, 3), (None, None, None)], ids=["known", "unknown"])
 @pytest.mark.parametrize("start", [(1, 2, 1), (6, 4, 2), (-1, 0, 1), (0, 0, 0)], ids=str)
 def test_every_axis_may_be_updated_and_places_are_moved_back(known, start):
-    """TensorFlow's own kernel does the same, XLA's rule."""
+    """TensorFlow's kernel, too, follows XLA's rule."""
     of_update = (2, 3, 1) if known[0] else known
     x, update = arrays((7, 5, 3), (2, 3, 1))
     start = np.array(start, "int32")
@@ -315,7 +315,7 @@ def test_every_axis_may_be_updated_and_places_are_moved_back(known, start):
 
 
 def test_only_the_axes_that_may_differ_are_indexed():
-    """Behind the last of them an update is written whole."""
+    """Along the axes behind them, the update is written whole."""
     model = converted_update((None, 7, 3, 5), (None, 1, 3, 5))
     (scattered,) = [node for node in model.graph if node.op_type == "ScatterND"]
     x, update = arrays((2, 7, 3, 5), (2, 1, 3, 5))
@@ -326,7 +326,7 @@ def test_only_the_axes_that_may_differ_are_indexed():
     assert found.tolist() == [[[0, 4]], [[1, 4]]]
 
 
-def test_an_update_of_the_whole_is_all_there_is():
+def test_an_update_of_the_whole_tensor_replaces_it():
     model = converted_update((2, 3), (2, 3), "int32")
     x, update = arrays((2, 3), (2, 3), dtype="int32")
     (found,) = run(model, x=x, update=update, start=np.array([1, 1], "int32"))

@@ -1,4 +1,4 @@
-"""Reduced precision: integers that are right by hand, a loop that is reduced too, small losses."""
+"""Reduced precision: integers and scales, reduced loops, and small losses of accuracy."""
 
 import functools
 import itertools
@@ -48,7 +48,7 @@ OPERATOR = {
 
 @functools.cache
 def fused(search, precision):
-    """The shared graph, fused; it is shared, so copy it before a change."""
+    """Returns the shared graph, fused. It is cached: copy it before a change."""
     return exports.fused(exports.shared_graph(search), precision)
 
 
@@ -59,7 +59,7 @@ def reduced(search, precision, **arguments):
 
 
 def with_weight(weight, inputs, *nodes):
-    """A graph of nodes from `inputs` to `y` that read "layer/kernel"."""
+    """Returns a graph of nodes from `inputs` to `y` that read "layer/kernel"."""
     model = parsed(f"""
         main ({inputs}, float[{weight.shape[0]}, {weight.shape[1]}] "layer/kernel") => (float y)
         {{ {" ".join(nodes)} }}
@@ -72,7 +72,7 @@ def with_weight(weight, inputs, *nodes):
     return model
 
 
-def test_columns_have_scales_of_their_own():
+def test_each_column_has_a_scale():
     matrix = np.array([[127.0, 1.0, 0.0], [-63.3, -0.7, 0.0]], np.float32)
     quantized, scale = quantize_columns(matrix)
     assert quantized.tolist() == [[127, 127, 0], [-63, -89, 0]]
@@ -107,7 +107,7 @@ def test_weights_that_were_integers_stay_exact():
 
 
 def rounded(matrix, bits):
-    """The matrix (K, N) that the integers of its blocks stand for; and the steps between them."""
+    """Returns the matrix (K, N) after rounding in blocks, and the step of each entry."""
     integers, scale = quantize_blocks(matrix, bits)
     blocks = (integers.astype(np.float32) - 2 ** (bits - 1)) * scale[..., None]
     steps = np.broadcast_to(np.abs(scale)[..., None], blocks.shape)
@@ -120,7 +120,7 @@ def test_rounding_is_half_a_step_at_most(bits):
     matrix = numbers(67, 5)
     back, step = rounded(matrix, bits)
     error = np.abs(back - matrix)
-    # The entry opposite to the largest one has no integer of its own and may lose a whole step.
+    # The entry opposite to the largest one has no exact integer and may lose a whole step.
     assert np.all(error <= 1.001 * step) and np.mean(error <= 0.501 * step) > 0.97
 
 
@@ -161,7 +161,7 @@ def test_two_products_can_share_a_small_weight():
     assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
 
 
-def test_rows_can_have_scales_of_their_own():
+def test_rows_can_have_separate_scales():
     weight, x = numbers(37, 11), numbers(5, 37)
     x[3], x[4] = 1000 * x[3], 0
     errors = []
@@ -177,7 +177,7 @@ def test_rows_can_have_scales_of_their_own():
 
 
 @pytest.mark.parametrize("precision", INTEGERS)
-def test_product_is_that_of_the_rounded_weight(precision):
+def test_products_use_the_rounded_weight(precision):
     weight, x = numbers(37, 11), numbers(5, 37)
     model = with_weight(weight, "float[N, 37] x", 'y = MatMul(x, "layer/kernel")')
     reduce_precision(model, precision)
@@ -197,7 +197,7 @@ def test_product_is_that_of_the_rounded_weight(precision):
 
 @pytest.mark.parametrize("size", [64, 50, 13])
 @pytest.mark.parametrize("precision", INTEGERS)
-def test_rows_of_a_table_are_those_of_the_rounded_table(precision, size):
+def test_lookups_read_the_rounded_table(precision, size):
     rows = numbers(37, size)
     model = with_weight(rows, "int32[N, T] ids", 'y = Gather("layer/kernel", ids)')
     reduce_precision(model, precision)
@@ -208,7 +208,7 @@ def test_rows_of_a_table_are_those_of_the_rounded_table(precision, size):
 
 
 @pytest.mark.parametrize("precision", INTEGERS)
-def test_a_table_that_gives_logits_is_reduced_for_both(precision):
+def test_a_table_shared_with_the_logits_is_reduced(precision):
     rows, ids = numbers(301, 64), np.arange(20, dtype="int32")[None]
     product = 'y = com.microsoft.FusedMatMul<transB = 1>(x, "layer/kernel")'
     model = with_weight(rows, "int32[N, T] ids", 'x = Gather("layer/kernel", ids)', product)
@@ -223,7 +223,7 @@ def test_a_table_that_gives_logits_is_reduced_for_both(precision):
 
 
 class Columns(layers.Layer):
-    """Rows or columns of a table, by id."""
+    """Looks up rows or columns of a table."""
 
     def __init__(self, axis):
         super().__init__()
@@ -289,7 +289,7 @@ def test_logits_lose_little(precision, loss):
 
 
 def damaged(model, precision, kind):
-    """A copy of a reduced model whose reduced weights are zero, negated or shuffled."""
+    """Returns a copy of a reduced model with zero, negated or shuffled reduced weights."""
     copy, random = graph(model), np.random.default_rng(0)
     reduced = [
         name for name in copy.graph.initializers if name.endswith(("/int8", "/int4", "/half"))
@@ -313,7 +313,7 @@ def damaged(model, precision, kind):
 
 @functools.cache
 def proof(search):
-    """The task, its cases, and what Keras gives for them."""
+    """Returns the task, its cases and Keras' results."""
     model = exports.shared_model()
     task = tasks.SearchTask(model, search, MAX_LENGTH) if search else tasks.ForwardTask(model)
     cases = task.cases(None)
@@ -331,7 +331,7 @@ def proof(search):
 def test_proof_tells_rounding_from_damage(precision, search):
     task, cases, expected = proof(search)
     made = reduced(search, precision)
-    # A tenth more: rounding decides which hypotheses are scored, and differs between processors.
+    # 10% more: rounding decides which hypotheses are scored, and differs between processors.
     tolerance = 1.1 * comparison.TOLERANCES[precision]
 
     def check(tried):
@@ -375,7 +375,7 @@ def test_chosen_weights_stay_float(precision):
 
 @pytest.mark.parametrize("precision", ["int8", "weight_int8", "float16"])
 @pytest.mark.parametrize("part", ["query", "key", "value"])
-def test_weights_that_are_packed_into_one_are_kept_by_their_own_paths(precision, part):
+def test_packed_weights_are_kept_by_their_own_paths(precision, part):
     path = f"decoder_block_0/self_attention/{part}/kernel"
     assert path in [variable.path for variable in exports.shared_model().variables]
     made = reduced(None, precision, keep_float=[path])
@@ -418,7 +418,7 @@ def test_packed_weights_stay_float_in_an_export(tmp_path):
 
 
 @pytest.mark.full
-def test_export_in_integers_is_smaller_and_held_to_its_tolerance(tmp_path):
+def test_an_int8_export_is_smaller_and_checks_its_tolerance(tmp_path):
     model = tiny(num_layers=1, d_model=64, d_ff=131)
     options = {"precision": "int8", "max_length": MAX_LENGTH, "verbose": False}
     manifest = export_onnx(model, tmp_path / "int8", search=GreedySearch(), **options)
@@ -431,7 +431,7 @@ def test_export_in_integers_is_smaller_and_held_to_its_tolerance(tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["float16", "int8", "weight_int8", "weight_int4"])
-def test_a_model_in_which_nothing_is_reduced_is_told_and_says_float32(tmp_path, precision):
+def test_a_model_without_reducible_weights_warns_and_stays_float32(tmp_path, precision):
     x = keras.Input((7, 5, 3), name="x")
     model = keras.Model(x, keras.layers.Conv2D(4, 3, use_bias=False)(x))
     with pytest.warns(UserWarning, match=f"{precision}' changed nothing.*4[0-9]{{2}} bytes"):

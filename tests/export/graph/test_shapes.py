@@ -1,4 +1,4 @@
-"""Symbolic shapes: equal to the shapes at run time, through loops, windows and padding."""
+"""Symbolic shapes equal the shapes at run time, through loops, windows and padding."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from keras_transformer.export.graph.shape_data import product, quotient, symbol
 from keras_transformer.export.graph.shapes import InferredShapes
 from keras_transformer.export.graph.simplify import simplify
 
-# A loop whose state `grown` gets one column a step, and whose state `kept` is doubled.
+# A loop: each step appends a column to `grown` and doubles `kept`.
 GROWING_LOOP = """
 main (float[rows, 2] x) => (float[rows, ?] wide, float[rows, 2] y)
 <int64[1] zero = {0}, int64[1] one = {1}, int64 count = {3}, bool yes = {1},
@@ -47,11 +47,11 @@ def test_shapes_are_followed_through_a_loop():
     (loop,) = [node for node in model.graph if node.op_type == "Loop"]
     grown, kept = loop.attributes["body"].value.inputs[2:4]
     rows = dims[model.graph.inputs[0]][0]
-    assert dims[kept] == dims[loop.outputs[1]] == (rows, 2)  # whatever the step
+    assert dims[kept] == dims[loop.outputs[1]] == (rows, 2)  # in every step
     assert dims[grown][0] == rows and dims[grown][1] not in (0, 1, rows)
 
 
-def test_loop_gives_back_its_weights_and_what_depends_on_them_alone():
+def test_weights_and_their_results_move_out_of_the_loop():
     before, model = parsed(GROWING_LOOP), parsed(GROWING_LOOP)
     simplify(model)
     (loop,) = (node for node in model.graph if node.op_type == "Loop")

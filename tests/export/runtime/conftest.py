@@ -1,4 +1,4 @@
-"""What the tests of the runtime share: a tokenizer, and artefacts with it."""
+"""Fixtures of the runtime tests: predictors of small artefacts, and a CUDA that falls back."""
 
 import onnxruntime
 import pytest
@@ -10,7 +10,7 @@ from keras_transformer.export.runtime import Predictor
 
 @pytest.fixture(scope="package")
 def served(tokenizer, tmp_path_factory):
-    """`Predictor` for a model of `head_artefacts`, each made once."""
+    """Returns a function from a name in `head_artefacts` to its `Predictor`, made once."""
     made = {}
 
     def serve(name):
@@ -25,7 +25,7 @@ def served(tokenizer, tmp_path_factory):
 
 @pytest.fixture
 def cuda_that_falls_back(monkeypatch):
-    """An onnxruntime that lists CUDA, prints that a library is missing, and runs on the CPU."""
+    """Makes onnxruntime list CUDA, print that a library is missing, and run on the CPU."""
     real, preloaded = onnxruntime.InferenceSession, []
 
     def on_cpu(path, options, providers, enable_fallback):

@@ -1,4 +1,4 @@
-"""Models that read arrays: what fits, what is refused, and which arrays share a batch."""
+"""Models that read arrays: valid arrays, refused arrays, and arrays that share a batch."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from keras_transformer.export.artefact import signature
 from keras_transformer.export.runtime import ArtefactError, Outputs, Predictor
 
 
-def test_arrays_of_equal_shapes_share_a_batch_and_no_other(served, monkeypatch):
+def test_only_arrays_of_equal_shape_share_a_batch(served, monkeypatch):
     predictor, shapes = served("series"), []
     session = predictor.session
 
@@ -30,7 +30,7 @@ def test_arrays_of_equal_shapes_share_a_batch_and_no_other(served, monkeypatch):
     assert shapes == [(1, 2, 2), (2, 3, 2), (1, 3, 2), (1, 5, 2), (1, 5, 2)]
 
 
-def test_an_array_comes_as_list_dict_json_or_a_batch(served):
+def test_arrays_are_read_from_lists_dicts_json_and_batches(served):
     items = [[[1, 2], [3, 4]], {"series": np.ones((2, 2))}, "[[1, 2]]", b'{"series": [[5, 6]]}\n']
     totals = [result.arrays["total"].tolist() for result in served("series").predict(items)]
     assert totals == [[4, 6], [2, 2], [1, 2], [5, 6]]
@@ -99,14 +99,14 @@ def test_an_input_without_a_batch_axis_is_refused(tmp_path, tokenizer):
         Predictor(head_artefacts.write(tmp_path, tokenizer, "series", inputs=inputs))
 
 
-def test_only_numbers_that_may_not_fit_are_compared(served, monkeypatch):
+def test_arrays_of_the_model_dtype_are_not_range_checked(served, monkeypatch):
     monkeypatch.setattr(np, "isfinite", None)
     (result,) = served("series").predict([np.float32([[1, 2]])])
     assert result.arrays["total"].tolist() == [1, 2]
 
 
 def echo_of(folder, dtype):
-    """The artefact of a model that gives back the numbers that it reads."""
+    """Writes the artefact of a model that returns the numbers that it reads."""
     kind = {"float32": "float", "int32": "int32", "int64": "int64", "float16": "float16"}[dtype]
     shape = f"{kind}[batch, source_length]"
     nodes = "ids = Identity (source_ids)"
@@ -133,7 +133,7 @@ def test_arrays_are_no_longer_than_the_artefact_allows(served):
     assert results[0].arrays == {} and results[1].arrays["total"].tolist() == [most, most]
 
 
-def test_errors_do_not_repeat_all_that_came(served):
+def test_errors_shorten_long_inputs(served):
     names = {f"name{i}": 1 for i in range(10_007)}
     results = served("series").predict([names, json.dumps(names), "[" * 50 + "]" * 50])
     assert all(len(result.error) < 300 for result in results)

@@ -1,4 +1,4 @@
-"""Artefacts that are damaged, foreign, incomplete or mixed up: each an error that says so."""
+"""Artefacts that are damaged, foreign, incomplete or mixed up raise an error that says so."""
 
 import copy as copies
 import json
@@ -13,7 +13,7 @@ import pytest
 from helpers import array_search, artefacts, head_artefacts
 
 from keras_transformer.export.artefact import reader, signature
-from keras_transformer.export.artefact.manifest import checksum, seal, unseal
+from keras_transformer.export.artefact.manifest import checksum, unseal
 from keras_transformer.export.runtime import (
     ArtefactError,
     ProviderError,
@@ -30,7 +30,7 @@ NAMES = [signature.MODEL_FILE, signature.TOKENIZER_FILE, signature.MANIFEST_FILE
 
 @pytest.fixture(scope="module")
 def folder(tokenizer, tmp_path_factory):
-    """An artefact with a file of every kind."""
+    """Writes an artefact with a file of every kind."""
     others = {signature.WEIGHTS_FILE: bytes(range(256)), signature.TEXT_MODEL_FILE: b"text" * 97}
     return artefacts.write(tmp_path_factory.mktemp("artefact"), tokenizer, files=others.items())
 
@@ -44,14 +44,8 @@ def manifest_of(folder):
     return unseal((folder / signature.MANIFEST_FILE).read_bytes())
 
 
-def rewritten(folder, **fields):
-    """Replaces fields of `artefact.json` and seals it again: it is not damaged, but wrong."""
-    manifest = manifest_of(folder)
-    (folder / signature.MANIFEST_FILE).write_bytes(seal({**manifest, **fields}))
-
-
 def forge(folder, manifest):
-    """Writes a manifest that no exporter writes, with the checksum that it should have."""
+    """Writes a manifest that no exporter writes, with a valid checksum."""
     manifest = {**manifest, "checksum": checksum(manifest)}
     text = json.dumps(manifest, indent=2, ensure_ascii=True) + "\n"
     (folder / signature.MANIFEST_FILE).write_text(text)
@@ -62,7 +56,7 @@ def forge(folder, manifest):
 
 @pytest.mark.parametrize("damage", ["cut", "flip"])
 def test_every_random_damage_is_found(copy, damage, tokenizer):
-    """Half of 200 tries each: files cut off at a random place, and single bits flipped."""
+    """Cuts off files at a random place, or flips single bits: 100 tries each."""
     draw = random.Random(f"20170612 {damage}")
     names = sorted(path.name for path in copy.iterdir())
     tried = set()
@@ -81,8 +75,8 @@ def test_every_random_damage_is_found(copy, damage, tokenizer):
     assert result[:2] == artefacts.expected_hypotheses(tokenizer, "two dogs")
 
 
-def test_the_layout_of_the_manifest_counts_too(copy):
-    """Damage that JSON allows: a lost last newline, an `e` turned into an `E`."""
+def test_changes_of_the_manifest_layout_are_found(copy):
+    """Tests damage that JSON allows: a lost last newline, an `e` turned into an `E`."""
     path = copy / signature.MANIFEST_FILE
     data = path.read_bytes()
     for place in [*range(0, len(data), 11), len(data) - 1]:
@@ -120,7 +114,7 @@ def test_a_file_that_never_ends_is_refused(copy, name):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/kmsg"), reason="a file of Linux that never ends")
-def test_a_manifest_of_the_kernel_is_not_read(copy):
+def test_a_manifest_linked_to_a_kernel_file_is_not_read(copy):
     manifest = copy / signature.MANIFEST_FILE
     manifest.unlink()
     manifest.symlink_to("/proc/kmsg")
@@ -133,7 +127,7 @@ def test_a_manifest_of_the_kernel_is_not_read(copy):
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_file_that_changes_while_it_is_opened_is_noticed(copy, moved, monkeypatch):
-    """Another model of as many bytes, written or moved there after the checksum was compared."""
+    """A model of the same size is written or moved there after the checksum was compared."""
     path, opens = copy / signature.MODEL_FILE, onnxruntime.InferenceSession
     before = path.read_bytes()
     other = before.replace(np.float32(-0.001).tobytes(), np.float32(-0.002).tobytes())
@@ -156,7 +150,7 @@ def test_a_file_that_changes_while_it_is_opened_is_noticed(copy, moved, monkeypa
 
 
 @pytest.mark.parametrize("by", ["link", "names"])
-def test_a_folder_that_is_switched_there_and_back_opens_no_other_model(
+def test_a_folder_switched_back_and_forth_opens_no_other_model(
     tmp_path, tokenizer, monkeypatch, by
 ):
     one = artefacts.write(tmp_path / "one", tokenizer)
@@ -191,7 +185,7 @@ def test_a_folder_that_is_switched_there_and_back_opens_no_other_model(
             Translator(one, threads=1)
 
 
-def test_a_new_mode_or_hard_link_while_it_is_opened_is_no_change(copy, monkeypatch):
+def test_a_new_mode_or_hard_link_during_opening_is_accepted(copy, monkeypatch):
     opens, path = onnxruntime.InferenceSession, copy / signature.TOKENIZER_FILE
 
     def changing(*arguments, **named):
@@ -203,7 +197,7 @@ def test_a_new_mode_or_hard_link_while_it_is_opened_is_no_change(copy, monkeypat
     assert Translator(copy, threads=1).translate(["two dogs"]) != [""]
 
 
-def test_a_file_that_goes_while_it_is_opened_is_named(copy, monkeypatch):
+def test_a_file_removed_during_opening_is_named(copy, monkeypatch):
     load = reader.load_tokenizer
 
     def removing(path):
@@ -218,7 +212,7 @@ def test_a_file_that_goes_while_it_is_opened_is_named(copy, monkeypatch):
 # Folders that are no artefact
 
 
-def test_what_is_no_artefact_is_refused(tmp_path, monkeypatch):
+def test_paths_that_are_no_artefact_are_refused(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("{}")
     (tmp_path / "empty").mkdir()
     for name in ("missing", "file", "empty"):
@@ -238,7 +232,7 @@ def test_what_is_no_artefact_is_refused(tmp_path, monkeypatch):
     [
         (b"", "has 0 bytes, or changed while it was read. A manifest has from 1"),
         (b"\xff\xfe", "is not JSON"),
-        (b"[" * 100_000, "artefact.json: .*recursion"),  # deeper than the parser goes
+        (b"[" * 100_000, "artefact.json: .*recursion"),  # deeper than the parser allows
         (b"[]", "is not an artefact of"),
         (b"{}", "is not an artefact of"),
         (b'{"format": "another"}', "is not an artefact of"),
@@ -260,7 +254,7 @@ def test_a_newer_format_asks_for_a_newer_release(copy):
 def test_a_file_of_another_artefact_is_found(copy):
     for name in (signature.TOKENIZER_FILE, signature.MODEL_FILE):
         data = (copy / name).read_bytes()
-        (copy / name).write_bytes(data[::-1])  # as many bytes
+        (copy / name).write_bytes(data[::-1])  # the same size
         with pytest.raises(ArtefactError, match=f"{name} was changed after the export"):
             Translator(copy)
         (copy / name).write_bytes(data)
@@ -303,7 +297,7 @@ def test_parts_that_do_not_fit_are_named(tmp_path, tokenizer, copy):
             Translator(folder)
 
 
-# Manifests with a wrong value in one field, and a right checksum: refused, or harmless
+# Manifests with one wrong value and a valid checksum: refused, or harmless
 
 ODD = (None, True, -1, 1.5, 10**30, "x", "\ud800", [], [1], {}, {"a": 1})
 ITEMS = {"translate": "two dogs", "classify": "two dogs", "answer": "who ?\ttwo dogs"}
@@ -312,7 +306,7 @@ ITEMS |= {"transcribe": "[5]"}
 
 
 def write(folder, name, tokenizer):
-    """The artefact of a name in `ITEMS`."""
+    """Writes the artefact of a name in `ITEMS`."""
     if name == "translate":
         text = {"inputs": [artefacts.described("text", "string")]}
         text["outputs"] = [artefacts.described("texts", "string")]
@@ -331,7 +325,7 @@ def places(value, place=()):
 
 
 def replaced(manifest, place, value):
-    """A copy with another value at a place."""
+    """Returns a copy with another value at a place."""
     changed = inner = copies.deepcopy(manifest)
     for key in place[:-1]:
         inner = inner[key]

@@ -1,4 +1,4 @@
-"""Batches of rows with a function in the place of a model."""
+"""Batches of rows, run by a function instead of a model."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ ROWS = {key: Row({}, size) for key, size in SIZES.items()}
 
 
 def rows_of(ids):
-    """Rows of one id each."""
+    """Returns rows of one id each."""
     return [Row({"ids": [token]}, 1) for token in ids]
 
 
@@ -41,7 +41,7 @@ def test_every_key_gets_the_answer_of_its_row(workers):
     assert in_batches(None, {}, 6, workers) == {}
 
 
-def test_rows_are_padded_on_the_right_and_outputs_taken_apart():
+def test_rows_are_padded_on_the_right_and_outputs_split():
     seen = []
 
     def run(rows):
@@ -79,7 +79,7 @@ def test_a_batch_too_large_for_the_memory_is_run_in_parts():
     assert run_rows(run, rows_of(range(5, 5 + 101))) == [(5 + i,) for i in range(101)]
 
 
-def test_where_different_rows_fail_alike_the_machine_is_at_fault_and_few_are_run():
+def test_equal_errors_of_different_rows_are_a_machine_error():
     runs = []
 
     def run(rows):

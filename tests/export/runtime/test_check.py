@@ -1,4 +1,4 @@
-"""`--check`: providers are tried on the artefact, and the answer is lines, JSON and a status."""
+"""`--check`: tries providers on an artefact and reports lines or JSON, and an exit status."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from keras_transformer.export.runtime import __main__ as cli
 from keras_transformer.export.runtime import check, trials
 from keras_transformer.export.runtime.trials import Trial, candidates, made_up_inputs, verdict
 
-# What is tried
+# Providers to try
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_an_axis_too_large_for_the_memory_is_an_error(tmp_path, tokenizer):
 
 
 class FakeSession:
-    """A session whose nodes ran where a test says; `parts` are pairs of provider and operators."""
+    """A session with given node placement; `parts` are pairs of provider and operators."""
 
     def __init__(self, *parts, error=None):
         self._parts, self._error = parts, error
@@ -141,7 +141,7 @@ class FakeSession:
             raise RuntimeError(self._error)
 
 
-def test_nodes_that_fell_to_the_cpu_are_counted_by_operator(folder):
+def test_nodes_on_the_cpu_are_counted_by_operator(folder):
     session = FakeSession((CUDA, ["MatMul"] * 7), (CPU, ["Shape", "Loop"]), (CPU, ["Shape"]))
     trial = trials.try_providers(
         read_artefact(folder), [CUDA], opens=lambda *args, **options: session
@@ -160,7 +160,7 @@ def test_a_long_list_of_operators_is_cut():
     assert told.startswith("9 nodes: Operator0 1, ") and told.endswith("Operator7 1, and others")
 
 
-def test_a_provider_that_comes_up_and_fails_is_told(folder):
+def test_a_provider_that_fails_to_run_is_reported(folder):
     session = FakeSession((CUDA, ["MatMul"]), error="out of memory")
     trial = trials.try_providers(
         read_artefact(folder), [CUDA], opens=lambda *args, **options: session
@@ -170,9 +170,7 @@ def test_a_provider_that_comes_up_and_fails_is_told(folder):
 
 
 @pytest.mark.usefixtures("cuda_that_falls_back")
-def test_a_provider_that_falls_back_is_told_and_prints_no_output(
-    folder, tmp_path, monkeypatch, capsys
-):
+def test_a_fallback_is_reported_and_prints_no_output(folder, tmp_path, monkeypatch, capsys):
     trial = trials.try_providers(read_artefact(folder), [CUDA])
     assert f"fell back to {CPU} for the whole model" in trial.error and not trial.nodes
     assert capsys.readouterr().out == ""
@@ -188,13 +186,13 @@ def test_a_provider_that_falls_back_is_told_and_prints_no_output(
 
 
 def run(capsys, *arguments):
-    """Exit status and lines of `--check`, in this process."""
+    """Runs `--check` in this process and returns exit status and output."""
     status = cli.main(["--check", *map(str, arguments)])
     return status, capsys.readouterr().out
 
 
 def rows(output):
-    """Headings and texts of the table, wrapped lines put together."""
+    """Returns headings and texts of the table, with wrapped lines joined."""
     found = []
     for line in output.splitlines():
         if line[:18].strip():
@@ -206,7 +204,7 @@ def rows(output):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A function that sets what is found on this machine."""
+    """Returns a function that sets the result of `check.look`."""
     return lambda found: monkeypatch.setattr(check, "look", lambda: found)
 
 
@@ -228,7 +226,7 @@ def test_a_sound_artefact_serves_here(folder, capsys, machine):
     assert not {"fault", "on the CPU", "text model", "library", "GPU"} & set(found)
 
 
-def test_the_installation_alone_is_tried_on_a_model_that_onnxruntime_brings(capsys, machine):
+def test_without_an_artefact_a_model_of_onnxruntime_is_tried(capsys, machine):
     machine(cpu_machine())
     status, output = run(capsys)
     found = dict(rows(output))
@@ -236,7 +234,7 @@ def test_the_installation_alone_is_tried_on_a_model_that_onnxruntime_brings(caps
     assert found["provider"] == f"{CPU} came up: 1 of 1 nodes on {CPU}"
 
 
-def test_a_cuda_machine_without_a_library_says_so_by_name(folder, capsys, machine):
+def test_a_missing_cuda_library_is_named(folder, capsys, machine):
     """This onnxruntime has no CUDA provider, so that CUDA does not come up."""
     machine(cuda_machine(["libcublas.so.13"]))
     status, output = run(capsys, folder)
@@ -255,7 +253,7 @@ def test_a_cuda_machine_without_a_library_says_so_by_name(folder, capsys, machin
     assert found["NVIDIA driver"] == "of unknown version, for CUDA up to 13.0"
 
 
-def test_a_module_that_holds_nothing_cannot_serve(folder, capsys, machine):
+def test_an_empty_onnxruntime_module_cannot_serve(folder, capsys, machine):
     machine(cpu_machine(onnxruntime=None, packages={}, providers=()))
     status, output = run(capsys, folder)
     found = dict(rows(output))
@@ -273,7 +271,7 @@ def test_an_artefact_for_gpus_cannot_be_served_here(tmp_path, tokenizer, capsys,
     assert [name for name, _ in rows(output)][-3:] == ["provider", "verdict", "exit status"]
 
 
-def test_a_provider_that_is_asked_for_is_the_best(folder, capsys, machine):
+def test_the_requested_provider_counts_as_the_best(folder, capsys, machine):
     machine(cuda_machine())
     assert run(capsys, folder, "--provider", CPU)[0] == 0
     machine(cpu_machine())
@@ -281,7 +279,7 @@ def test_a_provider_that_is_asked_for_is_the_best(folder, capsys, machine):
     assert status == 1 and f"the best, {CUDA}, does not" in " ".join(output.split())
 
 
-def test_what_strings_in_the_graph_need_is_told(tmp_path, tokenizer, capsys, machine):
+def test_text_models_report_the_extensions_package(tmp_path, tokenizer, capsys, machine):
     axes = [{"name": "text", "dtype": "string", "axes": ["batch"]}]
     folder = artefacts.write(tmp_path, tokenizer, text={"inputs": axes, "outputs": axes})
     for version, told in ((None, "missing: pip install onnxruntime-extensions"), ("9", "9")):
@@ -290,7 +288,7 @@ def test_what_strings_in_the_graph_need_is_told(tmp_path, tokenizer, capsys, mac
         assert found["text model"].startswith(f"needs onnxruntime-extensions ({told})")
 
 
-def test_a_damaged_artefact_is_told_and_not_tried(tmp_path, tokenizer, capsys, machine):
+def test_a_damaged_artefact_is_reported_and_not_tried(tmp_path, tokenizer, capsys, machine):
     machine(cpu_machine())
     folder = artefacts.write(tmp_path / "a", tokenizer)
     (folder / "model.onnx").write_bytes(b"")
@@ -300,7 +298,7 @@ def test_a_damaged_artefact_is_told_and_not_tried(tmp_path, tokenizer, capsys, m
         assert status == 2 and found["artefact"].startswith("bad: ") and "provider" not in found
 
 
-def test_json_has_all_of_it(folder, tmp_path, capsys, machine):
+def test_json_holds_the_whole_report(folder, tmp_path, capsys, machine):
     machine(cuda_machine(["libcublas.so.13"]))
     status, output = run(capsys, folder, "--json")
     report = json.loads(output)
@@ -316,7 +314,7 @@ def test_json_has_all_of_it(folder, tmp_path, capsys, machine):
     assert report["artefact"] is None and "is not an artefact" in report["artefact_error"]
 
 
-def test_it_is_a_command_that_needs_no_framework_and_no_input(folder):
+def test_check_needs_no_framework_and_no_input(folder):
     command = runtime_process.command("--check", folder, "--provider", CPU)
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True, timeout=120
@@ -326,7 +324,7 @@ def test_it_is_a_command_that_needs_no_framework_and_no_input(folder):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_output_that_fails_is_an_exit_status_of_its_own():
+def test_failing_output_gives_exit_status_3():
     with open("/dev/full", "w") as full:
         process = runtime_process.start("--check", stdout=full)
         errors = process.communicate(timeout=120)[1].decode()

@@ -37,7 +37,7 @@ def best(tokenizer, line):
 
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys):
-    """Runs the command in this process: exit status, output and errors."""
+    """Returns a function that runs the command here and returns status, output and errors."""
 
     def run(lines, *arguments):
         data = lines if isinstance(lines, bytes) else "".join(f"{x}\n" for x in lines).encode()
@@ -57,7 +57,7 @@ def command(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def answered(command):
-    """The lines that the command writes when it answers all."""
+    """Returns a function that runs the command without errors and returns its lines."""
 
     def run(lines, *arguments):
         status, output, errors = command(lines, *arguments, "--quiet")
@@ -69,7 +69,7 @@ def answered(command):
 
 @pytest.fixture(scope="module")
 def made(tokenizer, tmp_path_factory):
-    """A function from a name to the folder of its artefact, each made once."""
+    """Returns a function from a name to the folder of its artefact, made once."""
     folders = {}
     searches = {"generate": seeded_artefact, "transcribe": array_search}
 
@@ -88,7 +88,7 @@ def made(tokenizer, tmp_path_factory):
 # Lines
 
 
-def test_lines_go_in_and_translations_come_out(tokenizer, folder):
+def test_lines_are_translated_in_order(tokenizer, folder):
     lines = artefacts.LINES * 31
     data = "\n".join(lines).encode()  # the last line needs no newline
     status, output, errors = runtime_process.translate(data, folder, "--tokens-per-batch", 97)
@@ -97,7 +97,7 @@ def test_lines_go_in_and_translations_come_out(tokenizer, folder):
     assert errors == "running on CPUExecutionProvider\n"
 
 
-def test_bad_lines_are_reported_by_number_and_lose_no_other(tokenizer, folder, command, made):
+def test_bad_lines_are_reported_by_number_and_others_translated(tokenizer, folder, command, made):
     data = b"two dogs\n\n caf\xe9\n\t \na man\n" + b"dogs " * 89 + b"\nrides\n"
     status, output, errors = command(data, folder, "--quiet", "--threads", 1)
     assert status == 1
@@ -115,7 +115,7 @@ def test_bad_lines_are_reported_by_number_and_lose_no_other(tokenizer, folder, c
     assert command(b"", folder, "--quiet") == (0, "", "")
 
 
-def test_a_line_without_an_end_is_refused_by_its_length(tokenizer, folder, command):
+def test_a_line_over_the_byte_limit_is_refused(tokenizer, folder, command):
     data = b"x" * (3 * MOST_LINE_BYTES) + b"\ntwo dogs\n"
     status, output, errors = command(data, folder, "--quiet")
     assert (status, output) == (1, f"\n{best(tokenizer, 'two dogs')}\n")
@@ -131,8 +131,8 @@ def test_n_best_lists_number_score_and_text(tokenizer, folder, command):
     assert command([line], folder, "--n-best", 1)[1] == rows[0] + "\n"
 
 
-def test_a_newline_that_the_model_writes_does_not_shift_the_lines(tokenizer, folder, answered):
-    """The byte <0x0A> moved by SHIFT from <0x03>."""
+def test_a_newline_in_a_translation_becomes_a_space(tokenizer, folder, answered):
+    """The model moves the byte <0x03> by SHIFT to <0x0A>."""
     odd = f"a{chr(ord(chr(10)) - artefacts.SHIFT)}a"
     assert best(tokenizer, odd).count("\n") == 1
     texts = [best(tokenizer, odd).replace("\n", " "), best(tokenizer, "two dogs")]
@@ -179,7 +179,7 @@ def test_texts_and_arrays_are_read_as_json(made, command, tokenizer):
     assert errors.startswith("line 3 is not transcribed: 'codes' has the shape ()")
 
 
-def test_json_has_all_that_a_result_has_in_python(made, answered):
+def test_json_holds_every_field_of_a_result(made, answered):
     rows = answered(LINES, made("answer"), "--json")
     results = open_runner(made("answer")).predict(LINES)
     assert [json.loads(row) for row in rows] == [result._asdict() for result in results]
@@ -199,7 +199,7 @@ def test_a_prompt_is_continued(made, answered):
     rows = answered(lines[:1], folder, "--seed", 0, "--n-best", 2, "--with-prompt")
     pairs = zip(results[0].scores, results[0].full_texts, strict=True)
     assert rows == [f"1\t{score:.4f}\t{text}" for score, text in pairs]
-    # Each run draws its seed. The line is long, because some of its ids spell no character.
+    # Each run draws a seed. The line is long because some ids decode to no character.
     assert len({answered(artefacts.LINES[4:5], folder)[0] for _ in range(3)}) > 1
 
 
@@ -218,7 +218,7 @@ def test_a_stream_writes_the_same_lines(answered, command, monkeypatch):
             ["a"], folder, "--stream", "--quiet", "--max-length", value
         )
         assert (status, output) == (2, "") and "error: max_length must lie in [1" in errors
-    monkeypatch.setattr(StepsSession, "run", None)  # which is not called
+    monkeypatch.setattr(StepsSession, "run", None)  # --stream must not call it
     assert len(answered(lines, folder, "--stream")) == len(lines)
 
 
@@ -281,7 +281,7 @@ def test_wrong_arguments_are_named_and_give_status_2(command, made, name, argume
 # Streams of a process
 
 
-def test_each_line_is_answered_at_once_when_none_is_read_ahead(tokenizer, folder):
+def test_lines_are_answered_at_once_with_read_ahead_1(tokenizer, folder):
     with runtime_process.start(folder, "--read-ahead", 1, "--quiet") as process:
         for line in artefacts.LINES:
             process.stdin.write(line.encode() + b"\n")
@@ -293,7 +293,7 @@ def test_each_line_is_answered_at_once_when_none_is_read_ahead(tokenizer, folder
         assert process.stderr.read() == b"interrupted; what was written so far is complete\n"
 
 
-def test_a_reader_that_leaves_ends_it_quietly(folder):
+def test_a_closed_output_pipe_ends_the_command_quietly(folder):
     with runtime_process.start(folder, "--read-ahead", 1, "--quiet") as process:
         process.stdin.write(b"two dogs\n")
         process.stdin.flush()
@@ -306,7 +306,7 @@ def test_a_reader_that_leaves_ends_it_quietly(folder):
 
 
 @pytest.mark.parametrize("from_file", [True, False])
-def test_a_terminal_sees_progress(folder, tmp_path, from_file):
+def test_progress_is_shown_on_a_terminal(folder, tmp_path, from_file):
     path = tmp_path / "in.txt"
     path.write_bytes("\n".join(artefacts.LINES).encode() + b"\n\xff\n")
     ours, theirs = pty.openpty()

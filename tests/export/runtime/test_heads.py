@@ -1,4 +1,4 @@
-"""Heads by themselves: their arguments, the numbers they read, and what a manifest says of them."""
+"""Heads: their arguments, the numbers they read, and their fields in a manifest."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ ROW = Row({}, 0)
         (export.Classification(["n", "y"]), [-np.inf, 2.0], (("y", "n"), (1.0, 0.0))),
     ],
 )
-def test_probabilities_of_logits_of_one_number_and_of_probabilities(head, numbers, expected):
+def test_classification_reads_logits_probabilities_and_one_number(head, numbers, expected):
     result = head.result(ROW, {"output": np.float32(numbers)})
     assert result.labels == expected[0]
     np.testing.assert_allclose(result.probabilities, expected[1], rtol=1e-6)
@@ -39,7 +39,7 @@ def test_tags_of_a_series_have_no_words():
     assert result == Tags((), ("c", "a"), (1.0, 1.0))
 
 
-def test_tags_of_entities_are_the_most_probable_in_a_valid_order():
+def test_entity_tags_are_the_most_probable_valid_sequence():
     labels = ["I-x", "O", "B-x", "B-y", "I-y"]
     head = export.TokenClassification(labels, from_logits=False, bio=True)
     draw = np.random.default_rng(7).dirichlet([1] * 5, size=4).astype("float32")
@@ -69,7 +69,7 @@ def test_tags_of_entities_are_the_most_probable_in_a_valid_order():
     ("most", "expected"), [(1, ("dogs", 4, 8)), (2, ("two dogs", 0, 8)), (30, ("two dogs", 0, 8))]
 )
 def test_an_answer_is_no_longer_than_allowed(most, expected):
-    """Row: question, end, two, dogs, run, end; start likes `two`, end `dogs`."""
+    """Row: question, end, two, dogs, run, end. Best start: `two`; best end: `dogs`."""
     passage = Passage("two dogs run", [(0, 3), (3, 8), (8, 12)], slice(2, 5))
     outputs = {"start": np.float32([9, 9, 3, 2, 0, 9]), "end": np.float32([9, 9, 0, 5, 1, 9])}
     row = Row({}, 6, length=6, passage=passage)
@@ -118,13 +118,13 @@ def test_wrong_arguments_are_refused(kind, arguments, error, message):
 
 
 @pytest.mark.parametrize("length", [0, -1, 1.5, True])
-def test_answers_have_a_length(length):
+def test_the_answer_length_must_be_a_positive_integer(length):
     with pytest.raises(ValueError, match="max_answer_length must be a positive integer"):
         export.QuestionAnswering(length)
 
 
 @pytest.mark.parametrize("name", sorted(task_heads.HEADS.keys() - {"Heads"}))
-def test_a_head_is_what_the_manifest_says(name):
+def test_heads_are_restored_from_the_manifest(name):
     labels = {"labels": ["a", "b"], "from_logits": False}
     config = {
         "QuestionAnswering": {"max_answer_length": 7},
@@ -138,7 +138,7 @@ def test_a_head_is_what_the_manifest_says(name):
     assert getattr(export, name) is type(head)
 
 
-def test_every_head_has_a_task_and_there_is_one_for_no_head():
+def test_every_head_has_a_task_and_no_head_means_forward():
     assert sorted(kind.task for kind in task_heads.HEADS.values()) == sorted(signature.HEAD_TASKS)
     assert task_heads.read_head({}).task == "forward"
 

@@ -1,4 +1,4 @@
-"""What is found on a machine, and what is wrong with it. Most machines are made up."""
+"""Detection of an installation and its faults. Most machines are simulated."""
 
 import ctypes
 import sys
@@ -16,7 +16,7 @@ from keras_transformer.export.runtime.installation import Driver, faults
 def test_nothing_is_wrong_with_sound_machines():
     assert faults(cpu_machine()) == faults(cuda_machine()) == []
     no_gpu = Driver(True, "CUDA error 100, no CUDA-capable device is detected", "13.0", ())
-    assert faults(cpu_machine(driver=no_gpu)) == []  # nothing that serving could use
+    assert faults(cpu_machine(driver=no_gpu)) == []  # without a GPU, serving needs no CUDA
 
 
 BOTH = {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.30.0"}
@@ -81,11 +81,11 @@ EMPTY = (
         ),
     ],
 )
-def test_a_fault_is_told_with_its_remedy_and_nothing_else_is(found, told):
+def test_faults_name_the_problem_and_its_remedy(found, told):
     assert faults(found) == [told]
 
 
-def test_this_machine_is_looked_at(monkeypatch):
+def test_look_describes_this_machine(monkeypatch):
     found = installation.look()
     assert found.onnxruntime == onnxruntime.__version__
     assert found.onnxruntime in found.packages.values()
@@ -100,14 +100,14 @@ def test_this_machine_is_looked_at(monkeypatch):
     assert found.cuda == "13.0"
 
 
-def test_a_module_that_is_empty_is_found(monkeypatch):
+def test_look_detects_an_empty_module(monkeypatch):
     monkeypatch.setattr(installation, "onnxruntime", object())
     found = installation.look()
     assert (found.onnxruntime, found.cuda, found.providers) == (None, None, ())
 
 
 class FakeDriver:
-    """The functions of libcuda.so.1 that are called."""
+    """Fakes the functions of libcuda.so.1 that are called."""
 
     def __init__(self, version, code):
         self._version, self._code = version, code

@@ -1,4 +1,4 @@
-"""The graph without its weights, which stay in the model's file: nothing is lost, linked or not."""
+"""Mapped models: the graph is read without its weights, which stay in the model's file."""
 
 import os
 import pathlib
@@ -38,7 +38,7 @@ outer ({VECTOR} x) => ({VECTOR} y) {{
 
 
 def graphs(graph):
-    """`graph` and the graphs in it."""
+    """Returns `graph` and its subgraphs."""
     found = [graph]
     for node in graph.node:
         for item in node.attribute:
@@ -49,7 +49,7 @@ def graphs(graph):
 
 @pytest.fixture
 def made(tmp_path):
-    """Path of a model with weights in each of three graphs, one in the other, and the weights."""
+    """Returns the path of a model of three nested graphs with weights in each, and the weights."""
     model, random, weights = onnx.parser.parse_model(MODEL), np.random.default_rng(0), {}
     for graph in graphs(model.graph):
         weights[graph.name] = random.normal(size=(SIZE, SIZE)).astype(np.float32) / 8
@@ -69,7 +69,7 @@ def artefact(folder, size=SIZE):
     return Artefact(folder, manifest | {"versions": {}}, None)
 
 
-def test_all_but_the_weights_is_there_and_they_are_where_it_says(made):
+def test_the_graph_refers_to_its_weights_in_the_file(made):
     path, weights = made
     data, mapped = path.read_bytes(), MappedModel(path)
     assert len(mapped.graph) < SMALLEST
@@ -90,7 +90,7 @@ def test_all_but_the_weights_is_there_and_they_are_where_it_says(made):
 
 
 def with_shared_weight(folder, size):
-    """The file of a model whose outer graph and step share a weight, and the weight."""
+    """Writes a model whose outer graph and step share a weight; returns path and weight."""
     vector = f"float[{size}]"
     model = onnx.parser.parse_model(f"""
     <ir_version: 8, opset_import: ["": 17]>
@@ -114,7 +114,7 @@ def with_shared_weight(folder, size):
 
 @pytest.mark.parametrize("size", [67, 5])
 def test_a_step_reads_a_shared_weight_in_the_file(tmp_path, size):
-    """Large or small. A Reshape with an output of another name stays."""
+    """The weight is large or small. A Reshape with another name of its output stays."""
     path, weight = with_shared_weight(tmp_path, size)
     mapped = MappedModel(path)
     (_, step) = graphs(onnx.load_from_string(mapped.graph).graph)
@@ -156,7 +156,7 @@ def test_a_shared_weight_is_not_packed_where_steps_have_one_row(tmp_path, size):
         (b"\xff" * 3_000_017, "byte 0 begins no number"),
         (b"\0" * 50_000_017, "byte 0 begins no field"),
         (b"\x3a\x80\x80\x80\x10" + b"\x2a\0" * 2**24, "more than 10007 fields"),
-        (b"\x0f", "byte 0 begins no field"),  # of a kind that there is not
+        (b"\x0f", "byte 0 begins no field"),  # an unknown wire type
         (b"\x08\x08\x3a\x7f", "byte 2 begins no field"),  # longer than the file
         (b"\x08", "begins no number"),
     ],
@@ -191,7 +191,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_an_error(made):
 
 
 def resident(path):
-    """Kilobytes of mapped files of this name that are in memory."""
+    """Returns the kilobytes of this mapped file that are in memory."""
     size, found = 0, False
     for line in pathlib.Path("/proc/self/smaps").read_text("utf-8").splitlines():
         first, *rest = line.split()
@@ -203,7 +203,7 @@ def resident(path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux' list of mapped files")
-def test_once_packed_they_take_no_memory(made):
+def test_packed_weights_leave_no_pages_in_memory(made):
     path, _ = made
     session = open_session(artefact(path.parent), [CPU])
     assert resident(path) == 0
@@ -227,8 +227,8 @@ print(peak() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from Linux' /proc")
-def test_while_they_are_packed_few_of_their_pages_are_in_memory(tmp_path):
-    """The packed weights alone take 1.0 of their size, and with all pages of the file 2.0."""
+def test_packing_keeps_few_pages_in_memory(tmp_path):
+    """The packed copy takes 1.0 of the weights' size; with all pages of the file, 2.0."""
     vector, count = "float[1021]", 12
     products = "\n".join(f"x{i + 1} = MatMul (x{i}, w{i})" for i in range(count))
     model = onnx.parser.parse_model(
@@ -264,13 +264,13 @@ print(held - kept, kept - resident())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such call")
-def test_memory_that_was_freed_goes_back_to_the_system(tmp_path):
+def test_freed_memory_is_returned_to_the_system(tmp_path):
     by_itself, by_the_call = map(int, runtime_process.run(FREED, tmp_path).split())
     assert by_itself < 5_000 and by_the_call > 45_000  # kB
 
 
 @pytest.mark.parametrize("link", [None, os.symlink, os.link])
-def test_a_session_finds_them_in_the_file_and_behind_links(made, tmp_path, link):
+def test_a_session_reads_weights_from_the_file_and_behind_links(made, tmp_path, link):
     path, weights = made
     folder = path.parent
     if link:

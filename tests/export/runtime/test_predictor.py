@@ -1,4 +1,4 @@
-"""Models without a search against what a tokenizer alone says that their answers must be."""
+"""Predictor: results are checked against values that the tokenizer alone determines."""
 
 import re
 
@@ -35,7 +35,7 @@ def softmax(numbers):
 
 
 def equal(results, expected):
-    """Whether results with arrays are the same, bit for bit."""
+    """Returns whether results with arrays are equal, bit for bit."""
     return len(results) == len(expected) and all(
         result.error == other.error and np.array_equal(result.vector, other.vector)
         for result, other in zip(results, expected, strict=True)
@@ -46,9 +46,7 @@ def equal(results, expected):
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 29, 2048])
-def test_labels_come_with_probabilities_and_the_likeliest_first(
-    tokenizer, served, tokens_per_batch
-):
+def test_labels_are_sorted_by_probability(tokenizer, served, tokens_per_batch):
     results = served("classify").predict(LINES, tokens_per_batch)
     for line, result in zip(LINES, results, strict=True):
         numbers = softmax([*sum_and_count(tokenizer, line), 0.0])
@@ -59,7 +57,7 @@ def test_labels_come_with_probabilities_and_the_likeliest_first(
     assert len({result.label for result in results}) > 1
 
 
-def test_answers_do_not_depend_on_company(served):
+def test_results_do_not_depend_on_other_inputs(served):
     predictor = served("classify")
     alone = [predictor.predict([line])[0] for line in LINES]
     assert predictor.predict(LINES[::-1]) == alone[::-1]
@@ -94,7 +92,7 @@ def test_a_bad_line_has_an_error_and_leaves_the_others_alone(served, name, line,
 # Tags
 
 
-def test_tags_stand_at_the_first_piece_of_each_word(tokenizer, served):
+def test_each_word_gets_the_tag_of_its_first_piece(tokenizer, served):
     words = ["two", "dogs", "fahrrad!", "quick"]
     expected = tuple("abc"[tokenizer.encode(word)[0] % 3] for word in words)
     for item in (words, tuple(words), " ".join(words), f" {'  '.join(words)}\r\n".encode()):
@@ -106,14 +104,14 @@ def test_tags_stand_at_the_first_piece_of_each_word(tokenizer, served):
 def test_a_list_of_words_is_not_split_further(tokenizer, served):
     (result,) = served("tag").predict([["two dogs", "", "a"]])
     assert result.words == ("two dogs", "", "a")
-    assert result.tags[1] == "b"  # of the unknown id, 1
+    assert result.tags[1] == "b"  # the empty word has the unknown id, 1
 
 
 # Answers
 
 
 def best_answers(tokenizer, question, passage, most=3):
-    """The best score and the texts that have it, by trying all pairs."""
+    """Returns the best score and its texts, found by trying all pairs."""
     ids, spans = tokenizer.encode_with_spans(passage)
     before = row(tokenizer, question)
     whole = np.array([*before, *ids, END_ID])
@@ -150,20 +148,20 @@ def test_questions_need_a_passage(served):
 # Vectors
 
 
-def test_vectors_are_those_of_the_rows_and_of_their_tokens(tokenizer, served):
+def test_vectors_of_rows_and_tokens_are_returned(tokenizer, served):
     pairs = zip(served("embed").predict(LINES), served("embed_tokens").predict(LINES), strict=True)
     for line, (result, tokens) in zip(LINES, pairs, strict=True):
         np.testing.assert_allclose(result.vector, sum_and_count(tokenizer, line), rtol=1e-6)
         assert tokens.vector[:, 0].tolist() == row(tokenizer, line)
 
 
-def test_rows_are_not_padded_where_padding_counts(tokenizer, served, tmp_path):
+def test_rows_are_not_padded_if_padding_changes_results(tokenizer, served, tmp_path):
     expected = [np.float32(np.mean(row(tokenizer, line))) for line in LINES]
     results = served("embed_mean").predict(LINES)
     np.testing.assert_allclose([result.vector[0] for result in results], expected, rtol=1e-6)
     folder = head_artefacts.write(tmp_path, tokenizer, "embed_mean", ignores_padding=True)
     padded = Predictor(folder, threads=1).predict(LINES)
-    assert not equal(padded, results)  # so it is the manifest that keeps them apart
+    assert not equal(padded, results)  # so the manifest prevents padding above
 
 
 def test_two_texts_go_into_two_inputs(tokenizer, served):
@@ -174,7 +172,7 @@ def test_two_texts_go_into_two_inputs(tokenizer, served):
         assert [result.vector[0] for result in served("pair").predict(items)] == expected
 
 
-def test_other_inputs_come_by_name(tokenizer, served):
+def test_other_inputs_are_passed_by_name(tokenizer, served):
     item = {"source_ids": "two dogs", "numbers": [1, 2]}
     wrong = [{**item, "numbers": [1]}, {"numbers": [1, 2]}, {"source_ids": "a"}]
     results = served("mixed").predict([item, *wrong, {**item, "source_ids": " "}])
@@ -189,7 +187,7 @@ def test_other_inputs_come_by_name(tokenizer, served):
         served("mixed").predict([7])
 
 
-def test_texts_and_arrays_come_as_lines_of_json(tokenizer, served):
+def test_texts_and_arrays_are_read_from_json_lines(tokenizer, served):
     good = '{"source_ids": "two dogs", "numbers": [1, 2]}'
     bad = {
         "two dogs": "not JSON",
@@ -215,23 +213,23 @@ def test_texts_and_arrays_come_as_lines_of_json(tokenizer, served):
 # Plain outputs
 
 
-def test_text_without_a_head_gives_plain_outputs_and_no_padding(tokenizer, served):
+def test_models_without_a_head_return_unpadded_outputs(tokenizer, served):
     results = served("echo").predict(LINES)
     assert [r.arrays["ids"].tolist() for r in results] == [row(tokenizer, line) for line in LINES]
     assert served("echo").predict([" "]) == [Outputs()]
 
 
-# What is no input, and what is no artefact for it
+# Invalid inputs and artefacts
 
 
 @pytest.mark.parametrize("inputs", ["a man", b"a man", {"source_ids": "a"}])
-def test_one_input_alone_is_refused(served, inputs):
+def test_a_single_input_is_refused(served, inputs):
     with pytest.raises(TypeError, match=r"`inputs` must be an iterable .*\[input\]"):
         served("classify").predict(inputs)
 
 
 @pytest.mark.parametrize("item", [7, None, ["a", 7]])
-def test_what_is_no_input_is_refused(served, item):
+def test_invalid_inputs_are_refused(served, item):
     with pytest.raises(TypeError, match="An input must be a string, or a list or tuple of"):
         served("classify").predict(["a man", item])
 
@@ -241,6 +239,6 @@ def test_answers_need_a_tokenizer(tmp_path):
         Predictor(head_artefacts.write(tmp_path, None, "answer"))
 
 
-def test_numbers_that_are_not_finite_are_an_error(served):
+def test_non_finite_outputs_are_an_error(served):
     (result,) = served("infinite").predict(["a man"])
     assert "the model gave numbers that are not finite" in result.error

@@ -1,4 +1,4 @@
-"""Execution providers and the session's options: what was asked for runs, or an error says why."""
+"""Execution providers and session options: the requested provider runs, or an error says why."""
 
 import itertools
 import logging
@@ -11,10 +11,10 @@ from helpers.machines import CPU, CUDA
 
 from keras_transformer.export.runtime import ProviderError, Translator
 
-AZURE = "AzureExecutionProvider"  # in every wheel for CPUs; runs no operator of ONNX
+AZURE = "AzureExecutionProvider"  # in every CPU wheel; runs no ONNX operator
 
 
-def test_the_provider_is_known_and_logged_once(folder, caplog):
+def test_the_provider_is_an_attribute_and_logged_once(folder, caplog):
     with caplog.at_level(logging.INFO, logger="keras_transformer"):
         translator = Translator(folder, threads=1)
         translator.translate(artefacts.LINES)
@@ -24,7 +24,7 @@ def test_the_provider_is_known_and_logged_once(folder, caplog):
     ]
 
 
-def test_providers_must_be_a_list_that_this_build_has(folder):
+def test_providers_must_be_a_list_of_available_ones(folder):
     for providers in (CPU, [], ()):
         with pytest.raises(ProviderError, match="must be a list such as"):
             Translator(folder, providers=providers)
@@ -44,7 +44,7 @@ def test_a_silent_fallback_from_cuda_is_an_error(folder, cuda_that_falls_back, p
 
 @pytest.mark.skipif(AZURE not in onnxruntime.get_available_providers(), reason=f"no {AZURE} here")
 @pytest.mark.parametrize("providers", [[AZURE], [AZURE, CPU]])
-def test_a_provider_that_runs_nothing_of_the_model_is_refused(folder, providers):
+def test_a_provider_that_runs_no_node_is_refused(folder, providers):
     with pytest.raises(ProviderError, match=f"{AZURE} was asked for.*fell back to {CPU}.*whole"):
         Translator(folder, providers=providers)
 
@@ -88,7 +88,7 @@ def test_session_options_reach_onnxruntime(folder):
 
 @pytest.mark.parametrize("name", ["threads", "workers"])
 @pytest.mark.parametrize("count", [0, -1, 100_000])
-def test_threads_and_workers_are_some_and_not_thousands(folder, name, count):
+def test_threads_and_workers_are_limited(folder, name, count):
     most = 16 * os.cpu_count()
     with pytest.raises(
         ValueError, match=f"`{name}` must be at least 1, and at most {most} .*{count}"

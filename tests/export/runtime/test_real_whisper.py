@@ -1,7 +1,7 @@
-"""The published Whisper base model gives the texts and times of faster-whisper.
+"""Transcripts of the published Whisper base model, compared with faster-whisper.
 
-The environment variable `KERAS_TRANSFORMER_WHISPER` names a folder of CTranslate2 with recordings
-(*.wav) in it.
+The environment variable `KERAS_TRANSFORMER_WHISPER` names a CTranslate2 folder that also holds
+recordings (*.wav).
 """
 
 import os
@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module", params=[1, 5])
 def both(request, tmp_path_factory):
-    """Functions of faster-whisper and of this package, from a path and options to segments."""
+    """Returns two functions from a path and options to segments: faster-whisper's and ours."""
     engine = pytest.importorskip("faster_whisper")
     out, width = tmp_path_factory.mktemp("whisper") / "out", request.param
     command = ["ctranslate2", FOLDER, str(out), "--export", "onnx", "--quiet"]
@@ -35,7 +35,7 @@ def both(request, tmp_path_factory):
     return theirs, lambda path, **options: list(transcriber.transcribe(path, **options))
 
 
-def test_one_command_writes_int8_of_a_third_of_the_size(tmp_path):
+def test_an_int8_import_has_a_third_of_the_size(tmp_path):
     command = ["ctranslate2", FOLDER, str(tmp_path / "out"), "--export", "onnx", "--quiet"]
     assert main([*command, "--precision", "int8"]) == 0
     assert (tmp_path / "out" / "model.onnx").stat().st_size < 120e6
@@ -48,7 +48,7 @@ def recordings():
 
 
 @pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
-def test_texts_times_and_scores_are_those_of_faster_whisper(both, path):
+def test_texts_times_and_scores_match_faster_whisper(both, path):
     theirs, ours = (transcribe(path, word_timestamps=False) for transcribe in both)
     assert [segment.text for segment in ours] == [segment.text for segment in theirs]
     for one, other in zip(ours, theirs, strict=True):
@@ -58,7 +58,7 @@ def test_texts_times_and_scores_are_those_of_faster_whisper(both, path):
 
 
 @pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
-def test_times_of_words_are_those_of_faster_whisper(both, path):
+def test_word_times_match_faster_whisper(both, path):
     theirs, ours = (transcribe(path, word_timestamps=True) for transcribe in both)
     theirs, ours = ([word for segment in all for word in segment.words] for all in (theirs, ours))
     assert [word.text for word in ours] == [word.word for word in theirs]

@@ -1,4 +1,4 @@
-"""A real model, exported: Keras and the runtime give one answer."""
+"""An exported model: Keras and the runtime return the same texts."""
 
 import keras
 import numpy as np
@@ -14,7 +14,7 @@ LINES = [" ".join(line.split()[:words]) for line in artefacts.LINES for words in
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Model, search and folder. Weights of twice the usual size: else all sentences end alike."""
+    """Returns model, search and folder. Weights are doubled: else all sentences end alike."""
     keras.utils.set_random_seed(20170612)
     tokenizer = artefacts.tokenizer()
     model = keras_transformer.Transformer(
@@ -27,7 +27,7 @@ def exported(tmp_path_factory):
     return model, search, folder
 
 
-def test_the_runtime_says_what_keras_finds(exported):
+def test_the_runtime_returns_the_hypotheses_of_keras(exported):
     model, search, folder = exported
     translator = Translator(folder, threads=1)
     ids = node.padded(translator, LINES)

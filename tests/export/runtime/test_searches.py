@@ -1,4 +1,4 @@
-"""Translator, Generator and Transcriber against the results that their tokenizer predicts."""
+"""Translator, Generator and Transcriber: results are checked against the tokenizer alone."""
 
 import copy
 import itertools
@@ -32,7 +32,7 @@ TOO_LONG = "dogs " * (artefacts.SOURCE_LIMIT + 1)
 
 @pytest.fixture(scope="module")
 def folders(folder, tokenizer, tmp_path_factory):
-    """An artefact for each kind of search."""
+    """Writes an artefact for each kind of search."""
     path = tmp_path_factory.mktemp("searches")
     return {
         "translate": folder,
@@ -60,7 +60,7 @@ def sampling(runners):
 
 @pytest.fixture
 def translator_of(tmp_path, tokenizer):
-    """Opens a translator with another model."""
+    """Returns a function from options of the model to a translator."""
 
     def opened(**options):
         model = artefacts.model(tokenizer.vocab_size, **options)
@@ -88,14 +88,14 @@ def recording(translator):
 
 
 def expected(tokenizer, line):
-    """`Translation` of a line without errors, with text or without."""
+    """Returns the `Translation` of a valid line, which may be blank."""
     if not line.strip():
         return Translation(("",), (0.0,))
     return Translation(*artefacts.expected_hypotheses(tokenizer, line))
 
 
 def continued(tokenizer, prompt, seed):
-    """`Generation` of a prompt with text."""
+    """Returns the `Generation` of a prompt that is not blank."""
     ids = [BEGIN_ID, *tokenizer.encode(prompt)]
     best = seeded_artefact.moved(tokenizer, prompt, seed)
     score = np.float32(sum(ids)) * np.float32(-0.001)
@@ -112,7 +112,7 @@ def continued(tokenizer, prompt, seed):
 # The runner of a task
 
 
-def test_the_manifest_decides_what_serves(runners):
+def test_the_manifest_selects_the_runner(runners):
     kinds = [Translator, Generator, Generator, Transcriber, Predictor]
     assert [type(runner) for runner in runners.values()] == kinds
 
@@ -132,7 +132,7 @@ def test_a_pickled_runner_opens_its_folder_again(folders, runners, name, tmp_pat
     assert results == method(items, **({} if seed is None else {"seed": seed}))
 
 
-def test_a_pickled_runner_opens_the_folder_that_a_link_led_to(tokenizer, tmp_path):
+def test_a_pickled_runner_resolves_links(tokenizer, tmp_path):
     other = artefacts.model(tokenizer.vocab_size, score=[-5.0, -7.0])
     artefacts.write(tmp_path / "here" / "onnx", tokenizer, other)
     artefacts.write(tmp_path / "real" / "onnx", tokenizer)
@@ -149,7 +149,7 @@ def test_a_copy_shares_the_session(translator):
     assert copy.deepcopy(translator).session is not translator.session
 
 
-def test_lengths_are_those_that_the_model_reads(translator, tokenizer):
+def test_lengths_count_the_tokens_that_the_model_reads(translator, tokenizer):
     found = translator.lengths(["two dogs", "", b"\xff"])
     assert found == [len(tokenizer.encode("two dogs")) + 1, 0, 0]
 
@@ -186,7 +186,7 @@ def test_every_line_gets_its_own_translation_in_order(
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 29, 2048])
-def test_a_seed_fixes_what_each_prompt_gets(tokenizer, sampling, tokens_per_batch):
+def test_a_seed_fixes_the_text_of_each_prompt(tokenizer, sampling, tokens_per_batch):
     wanted = [continued(tokenizer, line, 11) for line in PROMPTS]
     assert sampling.n_best(PROMPTS, 11, tokens_per_batch) == wanted
     assert list(sampling.n_best_stream(PROMPTS, 11, tokens_per_batch, read_ahead=3)) == wanted
@@ -214,7 +214,7 @@ def test_prompt_and_continuation_are_decoded_together(tokenizer, sampling, runne
     assert result.full_texts[1] == tokenizer.decode([*ids, *ids])
 
 
-def test_arrays_become_texts_whatever_their_company(tokenizer, runners, caplog):
+def test_arrays_are_transcribed_in_any_batch(tokenizer, runners, caplog):
     transcriber = runners["transcribe"]
     lines = artefacts.LINES * 3
     codes = [np.float32(row) for row in tokenizer.encode(lines)]
@@ -242,13 +242,13 @@ def test_batches_hold_sentences_of_similar_length_within_their_bound(recording, 
     assert {columns for _, columns in shapes} <= set(lengths)
     assert all(rows * columns <= 29 or rows == 1 for rows, columns in shapes)
     first = next(rows for rows in range(8, 0, -1) if rows * lengths[rows - 1] <= 29)
-    assert shapes[0] == (first, lengths[first - 1])  # as many as there is room for
+    assert shapes[0] == (first, lengths[first - 1])  # as many as fit
     shapes.clear()
     recording.translate(artefacts.LINES, tokens_per_batch=1)
     assert [rows for rows, _ in shapes] == [1] * len(artefacts.LINES)
 
 
-def test_a_stream_is_read_no_further_than_it_may_be(translator):
+def test_a_stream_is_read_no_further_than_read_ahead(translator):
     asked = []
 
     def endless():
@@ -263,7 +263,7 @@ def test_a_stream_is_read_no_further_than_it_may_be(translator):
 
 
 class Meeting:
-    """A session whose batches begin only when `count` of them wait at the same time."""
+    """A session that runs batches only when `count` of them wait at the same time."""
 
     def __init__(self, session, count):
         self.session, self.barrier = session, threading.Barrier(count, timeout=60)
@@ -299,8 +299,8 @@ print(time.process_time() / packages)
 """
 
 
-def test_the_first_translation_is_little_work_beside_importing_the_packages(folder, tokenizer):
-    """Processor time, which other processes leave alone, relative to the same on this machine."""
+def test_the_first_translation_takes_little_time_beside_the_imports(folder, tokenizer):
+    """Compares processor time, which other processes barely affect, with the imports' time."""
     text, ratio = runtime_process.run(FIRST % (runtime_process.FRAMEWORKS,), folder).splitlines()
     assert text == expected(tokenizer, "two dogs run .").text
     assert float(ratio) < 3
@@ -363,7 +363,7 @@ def test_the_longest_line_that_fits_is_read(tokenizer, translator, sampling):
 
 
 @pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
-def test_text_bytes_and_line_endings_give_the_same(tokenizer, translator, ending):
+def test_bytes_and_line_endings_do_not_change_results(tokenizer, translator, ending):
     lines = [line + ending for line in artefacts.LINES]
     wanted = [expected(tokenizer, line) for line in artefacts.LINES]
     assert translator.n_best(lines) == wanted
@@ -372,7 +372,7 @@ def test_text_bytes_and_line_endings_give_the_same(tokenizer, translator, ending
 
 @pytest.mark.parametrize("lines", ["a man", b"a man", ["a man", 7], ["a man", None]])
 @pytest.mark.parametrize("method", ["translate", "n_best", "translate_stream", "n_best_stream"])
-def test_what_is_no_line_is_refused(translator, method, lines):
+def test_invalid_lines_are_refused(translator, method, lines):
     with pytest.raises(TypeError, match="must be (str or bytes|an iterable of inputs), got"):
         list(getattr(translator, method)(lines))
 
@@ -419,7 +419,7 @@ def test_good_lines_beside_bad_ones_are_translated(translator_of, tokenizer):
             assert result == expected(tokenizer, line)
 
 
-def test_a_machine_that_fails_gives_each_line_the_error(translator):
+def test_a_machine_failure_is_the_error_of_each_line(translator):
     class Gone:
         def run(self, outputs, feed):
             raise RuntimeError("CUDA failure 999: unknown error")
@@ -434,12 +434,12 @@ def test_a_machine_that_fails_gives_each_line_the_error(translator):
 
 
 @pytest.mark.parametrize("score", [np.nan, -np.inf])
-def test_scores_that_are_no_numbers_are_an_error(translator_of, score):
+def test_non_finite_scores_are_an_error(translator_of, score):
     (result,) = translator_of(score=[score]).n_best(["a man"])
     assert result.texts == () and "the model gave the scores" in result.error
 
 
-def test_places_that_no_hypothesis_fills_are_left_out(translator_of, tokenizer):
+def test_missing_hypotheses_are_left_out(translator_of, tokenizer):
     (texts, _) = artefacts.expected_hypotheses(tokenizer, "a man")
     found = translator_of(score=[-0.5, -np.inf]).n_best(["a man"])
     assert found == [Translation(texts[:1], (-0.5,))]
@@ -460,7 +460,7 @@ def test_ids_beyond_the_tokenizer_are_an_error(tmp_path, tokenizer):
             assert result.error is None and result.texts[1] == line
 
 
-def test_to_generate_from_nothing_the_session_takes_the_begin_token(runners):
+def test_the_session_generates_from_the_begin_token_alone(runners):
     inputs = {"source_ids": np.array([[BEGIN_ID]], np.int32)}
     ids, scores = runners["generate"].session.run(None, inputs)
     assert ids.shape == (1, 2, 1) and np.isfinite(scores).all()
@@ -469,7 +469,7 @@ def test_to_generate_from_nothing_the_session_takes_the_begin_token(runners):
 # A second tokenizer
 
 
-def test_translations_are_texts_of_the_second_tokenizer(tokenizer, translator, tmp_path):
+def test_the_target_tokenizer_decodes_translations(tokenizer, translator, tmp_path):
     lines = ["zwei junge hunde laufen am strand entlang .", "ein mann mit rotem hut ."]
     target = Tokenizer.train(lines, vocab_size=350, hard_vocab_limit=False)
     files = {signature.TARGET_TOKENIZER_FILE: target.model}.items()

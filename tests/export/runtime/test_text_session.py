@@ -1,4 +1,4 @@
-"""The model from strings to strings is refused where it would end the process, and else opened."""
+"""Sessions of text models, from strings to strings: opened, or refused with the reason."""
 
 import sys
 import types
@@ -14,7 +14,7 @@ TEXT = {
     "inputs": [artefacts.described("text", "string")],
     "outputs": [artefacts.described("texts", "string"), artefacts.described("scores", "float32")],
 }
-# Its operators are ONNX's own, so that no extensions are needed: the text comes back, scored 0.
+# Returns its text with score 0. It uses only ONNX's operators and needs no extensions.
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
 echo (string[batch] text) => (string[batch, beam] texts, float[batch, beam] scores)
@@ -36,13 +36,13 @@ def text_folder(tokenizer, tmp_path_factory):
 
 @pytest.fixture
 def alone(monkeypatch):
-    """As in a process that has imported no TensorFlow."""
+    """Removes TensorFlow from the imported modules."""
     for name in ("tensorflow", "tensorflow_text"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "tensorflow_text"])
-def test_it_is_refused_beside_tensorflow(text_folder, alone, monkeypatch, name):
+def test_a_text_model_is_refused_beside_tensorflow(text_folder, alone, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     message = f"This process has imported {name}. .*segmentation fault.*Translator"
     with pytest.raises(RuntimeError, match=message):
@@ -66,7 +66,7 @@ except ArtefactError as error:
 """
 
 
-def test_it_is_opened_without_a_framework(text_folder, tokenizer, tmp_path):
+def test_a_text_model_is_opened_without_a_framework(text_folder, tokenizer, tmp_path):
     files = {signature.TEXT_MODEL_FILE: b"not a model"}.items()
     damaged = artefacts.write(tmp_path, tokenizer, files=files, text=TEXT)
     texts, told = runtime_process.run(OPEN, text_folder, damaged).splitlines()

@@ -29,7 +29,7 @@ pytest.importorskip("av")
 soundfile = pytest.importorskip("soundfile")
 
 EN, DE, TRANSLATE, TRANSCRIBE, PREVIOUS, FIRST = 44, 45, 46, 47, 49, 52
-FRAMES = 10  # of a window: 0.1 s, times up to 0.1 s
+FRAMES = 10  # per window: 0.1 s, also the largest time
 
 
 def noise(seconds, seed=0):
@@ -64,7 +64,7 @@ def manifest(languages=(EN, DE)):
 
 
 class Session:
-    """A session that gives results in turn: ids, mean log-probability, probability of no speech."""
+    """A session that returns given ids, mean log-probabilities and no-speech probabilities."""
 
     def __init__(self, *results):
         self.results, self.calls = iter(results), []
@@ -97,7 +97,7 @@ def word(text):
 
 
 PLAIN = [FIRST, *word("ab"), FIRST + 5]  # until the end of the window
-PAIR = [FIRST, *word("ab"), FIRST + 3, FIRST + 3, *word("cd")]  # the second segment is open
+PAIR = [FIRST, *word("ab"), FIRST + 3, FIRST + 3, *word("cd")]  # the second segment has no end
 
 
 def test_a_closed_window_is_followed_by_the_next_one(tokenizer, sound):
@@ -118,7 +118,7 @@ def test_a_pair_of_times_moves_the_next_window(tokenizer, sound):
     np.testing.assert_array_equal(first[6:], second[:4])
 
 
-def test_the_text_before_is_the_prompt(tokenizer, sound):
+def test_previous_text_is_the_prompt(tokenizer, sound):
     results = [(PLAIN, -0.2, 0.1)] * 3
     _, _, session = transcribed(tokenizer, sound, *results)
     start = [2, DE, TRANSCRIBE]
@@ -199,7 +199,7 @@ def test_texts_are_divided_at_pairs_of_times(tokenizer, sound):
     assert split([FIRST, 5, FIRST + 2, FIRST + 2], 0, 10, tokens)[1] == 4
 
 
-def test_windows_and_bytes(tokenizer, sound):
+def test_bytes_are_transcribed_window_by_window(tokenizer, sound):
     results = [(PAIR, -0.2, 0.1), (PLAIN, -1.5, 0.9), (PLAIN, -0.2, 0.1)]
     session = Session(*results)
     found = Transcription(session, manifest(), tokenizer, sound.read_bytes(), SpeechOptions())
@@ -209,7 +209,7 @@ def test_windows_and_bytes(tokenizer, sound):
     assert windows[0] + windows[2] == transcribed(tokenizer, sound, *results)[1]
 
 
-def test_features_of_a_file_are_those_of_the_layer(sound):
+def test_features_of_a_file_match_the_layer(sound):
     import keras_transformer as kt
 
     samples = soundfile.read(sound, dtype="float32")[0]
@@ -262,7 +262,7 @@ def test_bad_files_have_a_clear_error(tokenizer, tmp_path, sound):
 # Times of words
 
 
-def test_the_path_of_the_largest_sum_gives_the_times():
+def test_token_starts_follow_the_path_of_the_largest_sum():
     matrix = np.array([[5, -1, -1, -1], [-1, 4, 4, -1], [-1, -1, -1, 3.0]])
     assert token_starts(matrix).tolist() == [0, 1, 3]
     steps = np.eye(4).repeat(3, axis=1) - 0.5
@@ -273,7 +273,7 @@ def test_the_path_of_the_largest_sum_gives_the_times():
 
 def test_the_filter_takes_the_median_over_time():
     weights = np.zeros((1, 1, 20))
-    weights[..., 9] = 100  # a single peak goes
+    weights[..., 9] = 100  # a single peak is removed
     weights[..., 15:] = 1
     found = median_filter(weights)
     assert found.shape == weights.shape and found[0, 0, 9] == 0 and found[0, 0, -1] == 1
@@ -284,7 +284,7 @@ def timed(text, start, end, count=1):
     return TimedWord(text, count, start, end, 0.5)
 
 
-def test_punctuation_goes_to_its_word():
+def test_punctuation_is_merged_into_its_word():
     words = [
         timed(" Oh", 0, 1),
         timed(",", 1, 1),
@@ -297,7 +297,7 @@ def test_punctuation_goes_to_its_word():
     assert [(word.start, word.end) for word in merged] == [(0, 1), (1, 2)]
 
 
-def test_words_are_given_to_their_segments(tokenizer, sound):
+def test_words_are_assigned_to_their_segments(tokenizer, sound):
     tokens = transcribed(tokenizer, sound, *[(PLAIN, -0.2, 0.1)] * 3)[0]._tokens
     parts = [TimedPart(1.0, 1.4, [FIRST, 5, 6, FIRST + 2]), TimedPart(1.4, 3.0, [FIRST + 2, 7])]
     words = [timed("ab", 0.06, 0.3, 2), timed("c", 0.5, 0.8)]
@@ -314,7 +314,7 @@ def test_a_long_word_after_a_pause_is_shortened(tokenizer, sound):
     assert part.words[0].start == pytest.approx(8.6) and part.words[0].end == 9.0
 
 
-def test_times_of_words_need_heads(tokenizer, sound):
+def test_word_times_need_word_heads(tokenizer, sound):
     with pytest.raises(ArtefactError, match="word_heads"):
         transcribed(tokenizer, sound, word_timestamps=True)
 
@@ -343,14 +343,14 @@ def test_formats():
     assert clock(59.9996) == "00:01:00.000" and clock(-1.0) == "00:00:00.000"
 
 
-def test_pauses_are_left_out_and_times_are_those_of_the_file(tokenizer, sound, monkeypatch):
+def test_pauses_are_left_out_and_times_refer_to_the_file(tokenizer, sound, monkeypatch):
     detector = types.SimpleNamespace(chunk_samples=lambda: 512, process_samples=lambda _: 0.0)
     monkeypatch.setattr(voice_activity, "_detector", lambda: detector)
     monkeypatch.setattr(voice_activity, "speech_parts", lambda *_: [(2, 4), (6, 7)])
     monkeypatch.setattr(voice_activity, "MARGIN", 0.0)
     results = [(PAIR, -0.2, 0.1), (PLAIN, -0.2, 0.1)]
     found, segments, session = transcribed(tokenizer, sound, *results, vad_filter=True)
-    # Heard are 64 to 128 ms and 192 to 224 ms.
+    # Speech is at 64 to 128 ms and 192 to 224 ms.
     assert times(segments) == [(0.064, 0.124), (0.124, 0.224)] and len(session.calls) == 2
     assert found.duration == found.position == 0.25
 
@@ -362,7 +362,7 @@ def test_pauses_are_left_out_and_times_are_those_of_the_file(tokenizer, sound, m
 def test_the_import_command_writes_a_transcriber(sound, capfdbinary):
     artefact = whisper_folder.artefact()
     step = counts(onnx.load(artefact / "model.onnx").graph, depth=2)
-    assert step["MultiHeadAttention"] == 2  # of the step: itself and the encoder output
+    assert step["MultiHeadAttention"] == 2  # a step: self-attention and cross-attention
     assert not step.keys() & {"ReduceMean", "Reciprocal", "Softmax"}
     transcriber = Transcriber(artefact, threads=1)
     search = transcriber.manifest["search"]
@@ -371,7 +371,7 @@ def test_the_import_command_writes_a_transcriber(sound, capfdbinary):
     found = transcriber.transcribe(sound, **options)
     segments = list(found)
     assert found.language in ("en", "de") and found.duration == 0.25
-    # The first window, by the session alone.
+    # The session alone decodes the first window.
     reader = FeatureReader(sound, 5)
     inputs = {"features": reader.window(0, whisper_folder.FRAMES)[None]}
     inputs["start_ids"] = np.array([[2, 1, TRANSCRIBE]], "int32")
@@ -396,7 +396,7 @@ def test_the_import_command_writes_a_transcriber(sound, capfdbinary):
     assert b"There is no file" in capfdbinary.readouterr().err
 
 
-def test_options_of_sound_files_need_one(capsys):
+def test_sound_options_need_a_sound_file(capsys):
     with pytest.raises(SystemExit):
         main(["out", "--language", "de"])
     assert "--language: only with a sound file" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Voice activity detection: parts of speech, their samples, and times in the whole sound."""
+"""Voice activity detection: speech parts, their samples, and times in the whole sound."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ class Loud:
 
 
 def write(path, *seconds):
-    """A file of noise and pauses in turn; returns its samples."""
+    """Writes pauses and loud parts in turn; returns the samples."""
     parts = [np.full(round(SAMPLE_RATE * x), 0.5 * (i % 2)) for i, x in enumerate(seconds)]
     samples = np.concatenate(parts).astype(np.float32)
     soundfile.write(path, samples * np.linspace(0.5, 1, len(samples)), SAMPLE_RATE)
