@@ -1,4 +1,4 @@
-"""Weights are assigned by path: all of them, each once, each of the right shape, or none."""
+"""`assign_weights` assigns all weights by path, or none."""
 
 import keras
 import numpy as np
@@ -38,7 +38,7 @@ def test_every_weight_is_assigned():
         ),
     ],
 )
-def test_what_does_not_fit_is_named_and_nothing_is_changed(change, message):
+def test_errors_name_the_array_and_nothing_is_changed(change, message):
     model = encoder()
     arrays, before = arrays_of(model), weights_of(model)
     change(arrays)

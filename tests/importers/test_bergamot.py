@@ -1,6 +1,6 @@
-"""Bergamot's models: tokens of a NumPy forward pass after the format's facts, and clear refusals.
+"""Bergamot models: outputs against a NumPy forward pass, shortlists, and refused folders.
 
-The model is made here, in the same format. Shapes: V vocabulary, D d_model.
+The tests write a random model in Bergamot's format. Shapes: V vocabulary, D d_model.
 """
 
 import numpy as np
@@ -46,8 +46,8 @@ def test_greedy_search_gives_the_strings_of_the_reference(folder, loaded):
     assert tokenizer.decode(found.ids.numpy()[:, 0]) == translated(folder, LINES, 12)
 
 
-def test_logits_are_those_of_the_reference(folder, loaded):
-    """Whole targets, not only the likeliest tokens."""
+def test_logits_equal_the_reference(folder, loaded):
+    """Compares all logits, not only the likeliest tokens."""
     model, tokenizer = loaded
     oracle, ids = Reference(folder), processor(folder).encode(LINES[7])
     memory, states, x = oracle.encode([*ids, 0]), np.zeros((2, bergamot_model.D)), 0.0
@@ -68,7 +68,7 @@ def test_logits_are_those_of_the_reference(folder, loaded):
 
 
 @pytest.mark.full
-def test_the_model_trains_on(loaded):
+def test_the_model_trains_further(loaded):
     model, tokenizer = loaded
     copy = kt.Transformer.from_config(model.get_config())
     copy.set_weights(model.get_weights())
@@ -79,8 +79,8 @@ def test_the_model_trains_on(loaded):
 
 
 @pytest.mark.full
-def test_it_trains_without_dropout_unless_asked(folder, loaded):
-    """The published ones do not stand it: in training they are to give what they know."""
+def test_training_has_no_dropout_by_default(folder, loaded):
+    """Published models do not tolerate dropout."""
     model, tokenizer = loaded
     batch, _ = next(iter(kt.translation_batches(LINES, LINES, tokenizer, tokens_per_batch=600)))
     expected = np.asarray(model(batch))
@@ -92,7 +92,7 @@ def test_it_trains_without_dropout_unless_asked(folder, loaded):
 
 
 def changed(folder, tmp_path, config=(), drop=(), more=()):
-    """A copy of the folder whose model says something else."""
+    """Writes a copy of the folder with changes to its model."""
     size = processor(folder).get_piece_size()
     arrays = {**bergamot_model.arrays(size), **dict(more)}
     arrays = {name: array for name, array in arrays.items() if name not in drop}
@@ -119,12 +119,12 @@ def changed(folder, tmp_path, config=(), drop=(), more=()):
         ({"config": {"transformer-ffn-activation": "glu"}}, "transformer-ffn-activation is 'glu'"),
     ],
 )
-def test_a_model_that_is_another_is_named(folder, tmp_path, change, message):
+def test_errors_name_the_difference_of_another_model(folder, tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         bergamot.load(changed(folder, tmp_path, **change))
 
 
-def test_missing_files_and_foreign_ones_are_named(folder, tmp_path):
+def test_missing_and_foreign_files_are_named(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"one file model\*.bin, but holds 0: none"):
         bergamot.load(tmp_path)
     changed(folder, tmp_path)
@@ -141,9 +141,11 @@ def test_missing_files_and_foreign_ones_are_named(folder, tmp_path):
         bergamot.load(tmp_path)
 
 
-def test_two_vocabularies_and_a_matrix_of_the_logits_alone(folder, tmp_path):
-    """Models of languages of other scripts have two vocabularies. Here both have the same pieces,
-    so that the tables can be told apart and the model must still be the same."""
+def test_a_model_may_have_two_vocabularies(folder, tmp_path):
+    """Models of languages with different scripts have two vocabularies.
+
+    Here both have the same pieces, so the model must equal one with a shared vocabulary.
+    """
     arrays, config = read_model(folder / MODEL)
     table = arrays.pop("Wemb")
     arrays |= {"encoder_Wemb": table, "decoder_Wemb": table}
@@ -156,11 +158,11 @@ def test_two_vocabularies_and_a_matrix_of_the_logits_alone(folder, tmp_path):
     ids = source_ids(source, LINES[:4])
     inputs = {"source_ids": ids, "target_ids": np.where(ids == 3, 0, ids)}
     one, _ = bergamot.load(folder)
-    # Both files round to 8 bits: numbers of the second are multiples of the first's.
+    # The second file rounds numbers that the first has rounded to 8 bits.
     np.testing.assert_allclose(np.asarray(model(inputs)), np.asarray(one(inputs)), atol=1e-4)
 
 
-def test_the_shortlist_allows_the_words_that_the_format_allows(folder, loaded, tmp_path):
+def test_the_shortlist_has_the_candidates_of_the_file(folder, loaded, tmp_path):
     ids = [*processor(folder).encode(LINES[3]), 0]
     size = processor(folder).get_piece_size()
     random = np.random.default_rng(1)
@@ -170,7 +172,7 @@ def test_the_shortlist_allows_the_words_that_the_format_allows(folder, loaded, t
     theirs = read_shortlist(tmp_path / "lex.50.50.bin").candidates(ids)
     shortlist = bergamot.load_shortlist(tmp_path)
     found = shortlist.candidates(source_ids(loaded[1], LINES[3:4]))[0].nonzero()[0]
-    # Ids there: the end token is 0, the unknown one 1; ours are 3 and 1, and all others two more.
+    # Their end token is 0, their unknown token 1; ours are 3 and 1, and all others two higher.
     assert found.tolist() == sorted({0: 3, 1: 1}.get(id, id + 2) for id in theirs.tolist())
     assert len(found) % 8 == 0 and len(found) < size
     (tmp_path / "lex.50.50.bin").write_bytes(bergamot_model.shortlist_bytes())

@@ -1,4 +1,4 @@
-"""BERT's folders: the hidden states of `transformers`, in Keras and in ONNX Runtime.
+"""BERT folders: hidden states against `transformers`, in Keras and in ONNX Runtime.
 
 Shapes: B batch, S length, D d_model, U their vocabulary, V ours.
 """
@@ -24,7 +24,7 @@ SIZES = {
 
 
 def write(folder, special=(0, 5, 6, 7), **options):
-    """A random model of `transformers`, saved with a vocabulary of the given special ids."""
+    """Saves a random model of `transformers` and a vocabulary with the given special ids."""
     model = transformers.BertModel(transformers.BertConfig(**SIZES, **options))
     published.drawn(model).save_pretrained(folder)
     pieces = [f"piece{id}" for id in range(37)]
@@ -55,7 +55,7 @@ def texts(**options):
     "special, activation",
     [((0, 5, 6, 7), "gelu"), ((9, 0, 3, 1), "relu"), ((3, 2, 1, 0), "gelu_new")],
 )
-def test_hidden_states_are_those_of_transformers(special, activation, tmp_path):
+def test_hidden_states_equal_transformers(special, activation, tmp_path):
     model = write(tmp_path, special, hidden_act=activation)
     ours = bert.load_model(tmp_path)
     for ids in (texts(side="left"), texts(side="right")):
@@ -63,7 +63,7 @@ def test_hidden_states_are_those_of_transformers(special, activation, tmp_path):
         assert published.relative(np.asarray(ours(ids))[ids > 0], expected[ids > 0]) <= 1e-5
 
 
-def test_two_texts_in_a_row_have_their_segments(tmp_path):
+def test_two_texts_in_a_row_have_segments(tmp_path):
     model, ids = write(tmp_path), texts()
     segment_ids = np.where(ids > 0, 1 + (np.arange(10) > 3), 0).astype("int32")
     encoder = bert.load_model(tmp_path, segments=True, dropout=0.0)
@@ -76,7 +76,7 @@ def test_two_texts_in_a_row_have_their_segments(tmp_path):
 
 
 @pytest.mark.full
-def test_sentence_vectors_are_means_of_length_one_in_onnx_runtime_too(tmp_path):
+def test_sentence_vectors_are_normalized_means_also_in_onnx_runtime(tmp_path):
     model, ids = write(tmp_path), texts()
     hidden, counted = hidden_states(model, tmp_path, ids), (ids > 0)[..., None]
     expected = (hidden * counted).sum(axis=1) / counted.sum(axis=1)
@@ -97,8 +97,8 @@ def test_another_pooling_is_refused(tmp_path):
         bert.load_sentence_encoder(tmp_path)
 
 
-def test_heads_and_earlier_names_are_known(tmp_path):
-    """A file of BERT's first years: names of norms, and the heads of its training."""
+def test_heads_and_earlier_names_are_read(tmp_path):
+    """Early BERT files have other names of norms, and heads of the pretraining."""
     model = write(tmp_path)
     config = bert.read_config(tmp_path)
     order = bert.row_order(config, bert.read_vocabulary(tmp_path))
@@ -121,7 +121,7 @@ def test_a_vocabulary_without_a_special_token_is_refused(tmp_path):
         bert.load_model(tmp_path)
 
 
-def test_a_vocabulary_may_stand_in_the_file_of_tokenizers(tmp_path):
+def test_the_vocabulary_may_be_in_tokenizer_json(tmp_path):
     write(tmp_path)
     expected = bert.read_vocabulary(tmp_path)
     (tmp_path / "vocab.txt").unlink()

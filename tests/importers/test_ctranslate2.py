@@ -1,4 +1,4 @@
-"""CTranslate2's folders: models that its own converter or our exporter wrote, and its engine.
+"""CTranslate2 folders from its converter and our exporter, compared with its engine.
 
 Shapes: B batch, S source length, T target length, U CTranslate2's vocabulary, V ours.
 """
@@ -58,7 +58,7 @@ def random_model(**options):
 
 
 @pytest.mark.parametrize("name", quick(VARIANTS, "two depths, norm of embeddings, own output"))
-def test_a_model_that_was_exported_comes_back(name, tmp_path):
+def test_an_exported_model_is_imported_again(name, tmp_path):
     model = random_model(**VARIANTS[name])
     export_ctranslate2(model, tmp_path / "out", exports.tokenizer(), verbose=False)
     again = importer.load_model(tmp_path / "out", dropout=0.0)
@@ -75,7 +75,7 @@ def test_a_model_that_was_exported_comes_back(name, tmp_path):
     "precision, tolerance",
     quick([("float16", 2e-3), ("bfloat16", 2e-2), ("int16", 1e-2), ("int8", 5e-2)], ("int8", 5e-2)),
 )
-def test_weights_of_few_bits_are_multiplied_out(precision, tolerance, tmp_path):
+def test_low_precision_weights_become_float32(precision, tolerance, tmp_path):
     model = random_model()
     options = {"precision": precision, "tolerance": 0.5, "verbose": False}
     export_ctranslate2(model, tmp_path / "out", exports.tokenizer(), **options)
@@ -85,7 +85,7 @@ def test_weights_of_few_bits_are_multiplied_out(precision, tolerance, tmp_path):
 
 
 class Origin:
-    """A Marian model of `transformers` as CTranslate2's own converter writes it."""
+    """A Marian model of `transformers` as CTranslate2's converter writes it."""
 
     names = ("</s>", "<unk>", *(f"piece{i}" for i in range(34)), "<pad>")
 
@@ -122,7 +122,7 @@ class Origin:
         return [[self.names[self.theirs(id)] for id in row] for row in rows]
 
     def translated(self, rows):
-        """Our ids that the engine's greedy search writes, a list a sentence."""
+        """Returns our ids that the engine's greedy search writes, one list per sentence."""
         found = self.engine().translate_batch(
             self.named([row[:-1] for row in rows]),  # the engine adds the end token
             beam_size=1,
@@ -134,7 +134,7 @@ class Origin:
         ours = {name: self.ours(number) for number, name in enumerate(self.names)}
         return [[ours[word] for word in one.hypotheses[0]] for one in found]
 
-    # No padding and no begin token in this vocabulary: rows of zeros at 0 and 2.
+    # This vocabulary has no padding or begin token: our rows 0 and 2 are zeros.
     @staticmethod
     def theirs(id):
         return {1: 1, 3: 0}.get(id, id - 2)
@@ -149,7 +149,7 @@ def origin(request, tmp_path_factory):
     return Origin(tmp_path_factory.mktemp("marian"), scale_embedding=request.param)
 
 
-def test_the_engine_scores_targets_alike_and_writes_the_same(origin):
+def test_scores_and_greedy_tokens_equal_the_engine(origin):
     """The decoder starts from a vector of zeros."""
     source = published.ids(38, rows=100)
     rows = [[int(id) for id in row if id > 0] for row in source]
@@ -184,8 +184,8 @@ def test_a_tokenizer_gets_our_ids(tmp_path):
 
 
 @pytest.mark.full
-def test_sources_without_end_token_are_read_without_it(tmp_path):
-    """As in Argos' packages: the tokenizer lies above CTranslate2's folder."""
+def test_models_may_read_sources_without_the_end_token(tmp_path):
+    """So do Argos packages, whose tokenizer is above CTranslate2's folder."""
     folder = tmp_path / "model"
     tokenizer, model = exports.tokenizer(), random_model()
     words = export_ctranslate2(model, folder, tokenizer, verbose=False)
@@ -206,7 +206,7 @@ def test_sources_without_end_token_are_read_without_it(tmp_path):
     written = [[words[id] for id in row] for row in published.found(found)]
     assert written == [one.hypotheses[0] for one in expected]
     with_end = kt.GreedySearch(allow_unknown=False)(model, pad_rows(SOURCES), 9).ids
-    assert published.found(with_end) != published.found(found)  # the end token counts
+    assert published.found(with_end) != published.found(found)  # the end token matters
     with pytest.raises(ValueError, match="reads_end=False"):
         export_ctranslate2(ours, tmp_path / "again", verbose=False)
 
@@ -221,7 +221,7 @@ def change(folder, **values):
 
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory):
-    """One Whisper in Hugging Face's layout and in CTranslate2's."""
+    """Writes a Whisper model in the layouts of Hugging Face and CTranslate2."""
     hub = tmp_path_factory.mktemp("hub")
     model = whisper_folder.model()
     whisper_folder.write(hub, model)
@@ -237,7 +237,7 @@ def speech(tmp_path_factory):
     return hub, folder
 
 
-def test_whisper_equals_the_folder_that_it_was_converted_from(speech):
+def test_a_converted_whisper_equals_the_original_folder(speech):
     (expected, tokenizer), (found, same) = whisper.load(speech[0]), importer.load(speech[1])
     assert [w.path for w in found.weights] == [w.path for w in expected.weights]
     for ours, theirs in zip(found.weights, expected.weights, strict=True):
@@ -298,7 +298,7 @@ def test_a_file_that_ends_early_or_late_is_refused(copy):
         read_model(path)
 
 
-def test_bytes_of_chance_raise_no_other_error(copy):
+def test_random_bytes_raise_no_other_error(copy):
     path, data = copy / "model.bin", (copy / "model.bin").read_bytes()
     random, refused = np.random.default_rng(1), 0
     for _ in range(150):
@@ -318,7 +318,7 @@ def text(string):
 
 
 def stored(*variables, aliases=()):
-    """The bytes of a file with these pairs of a name and an array."""
+    """Returns the bytes of a file with these pairs of name and array."""
     data = struct.pack("<I", 6) + text("AnySpec") + struct.pack("<II", 1, len(variables))
     for name, array in variables:
         array = np.asarray(array)
@@ -358,7 +358,7 @@ def test_rows_are_divided_by_their_scales(tmp_path):
         ([WEIGHT, scale(2, 3)], [("weight", "weight")], "alias 'weight' of 'weight'"),
     ],
 )
-def test_quantized_weights_have_fitting_scales(variables, aliases, message, tmp_path):
+def test_wrong_scales_and_aliases_are_refused(variables, aliases, message, tmp_path):
     path = tmp_path / "model.bin"
     path.write_bytes(stored(*variables, aliases=aliases))
     with pytest.raises(ValueError, match=message):
@@ -382,7 +382,7 @@ def test_other_files_are_checked(copy, file, content, message):
         importer.read_settings(copy)
 
 
-def test_a_missing_vocabulary_is_named_in_the_shell(copy, capsys):
+def test_the_command_names_a_missing_vocabulary(copy, capsys):
     (copy / "vocabulary.json").unlink()
     assert main(["ctranslate2", str(copy), str(copy / "out")]) == 1
     assert "vocabulary.txt" in capsys.readouterr().err

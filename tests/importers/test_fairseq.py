@@ -1,7 +1,7 @@
-"""fairseq's names and forms, held against models of `transformers` that descend from it.
+"""fairseq models against models of `transformers` that descend from fairseq.
 
-M2M100 has its pre-norm, sinusoids and special ids; Marian its post-norm.
-Shapes: B batch, S source length, T target length, V ours.
+M2M100 has its pre-norm, sinusoids and special ids; Marian has its post-norm.
+Shapes: B batch, S source length, T target length, V our vocabulary.
 """
 
 import numpy as np
@@ -37,7 +37,7 @@ def m2m100():
 
 
 def marian(scale_embedding, **options):
-    """Post-norm; its table of positions, behind two unused rows, is what fairseq learns."""
+    """Makes a post-norm model. fairseq has two unused rows before its positions."""
     config = transformers.MarianConfig(**SIZES, scale_embedding=scale_embedding, **options)
     model = published.drawn(transformers.MarianMTModel(config))
     model.final_logits_bias.zero_()
@@ -78,7 +78,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_logits_are_those_of_the_origin(make):
+def test_logits_equal_transformers(make):
     origin, state, options = make()
     model = fairseq.load_model(state, 2, max_length=29, **options)
     size = len(state["decoder.embed_tokens.weight"])

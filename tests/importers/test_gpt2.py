@@ -1,4 +1,4 @@
-"""GPT-2's folders: the model and the searches of `transformers`, in Keras and in ONNX Runtime.
+"""GPT-2 folders: logits and searches against `transformers`, in Keras and in ONNX Runtime.
 
 Shapes: B batch, T length, U their vocabulary, V ours.
 """
@@ -32,7 +32,7 @@ MAX_LENGTH = 12
 
 
 class Origin:
-    """A model of `transformers`, its folder, and what the importer makes of it."""
+    """A model of `transformers`, its folder, and the imported model."""
 
     def __init__(self, folder, options):
         self.folder, self.config = folder, transformers.GPT2Config(**SIZES, **options)
@@ -42,7 +42,7 @@ class Origin:
         self.order = gpt2.row_order(gpt2.read_config(folder))
 
     def generate(self, prompts, beams, words=(), **options):
-        """Our ids that `transformers` writes, a list a prompt. It wants padding on the left."""
+        """Returns our ids that `transformers` writes, a list per prompt. It needs left padding."""
         left = np.array([np.roll(row, (row == 0).sum()) for row in prompts])
         never = [[id] for id in {self.config.bos_token_id} - {self.config.eos_token_id}]
         never += [[int(self.order[id]) for id in word] for word in words]
@@ -63,7 +63,7 @@ class Origin:
 
 @pytest.fixture(scope="module")
 def origins(tmp_path_factory):
-    """A function from the name of a variant to its `Origin`, each made once."""
+    """Returns a function from the name of a variant to its `Origin`, made once."""
     folder = tmp_path_factory.mktemp("gpt2")
     return functools.cache(lambda name: Origin(folder / name, VARIANTS[name]))
 
@@ -74,7 +74,7 @@ def origin(request, origins):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_logits_are_those_of_transformers(origin, side):
+def test_logits_equal_transformers(origin, side):
     target = published.ids(len(origin.order), rows=7, side=side, end=False)
     with torch.no_grad():
         expected = origin.model(
@@ -92,7 +92,7 @@ def test_logits_are_those_of_transformers(origin, side):
 @pytest.mark.parametrize(
     "variant, beams", tiers.quick(itertools.product(VARIANTS, (1, 4)), ("other ids", 4))
 )
-def test_searches_write_what_generate_writes(origins, variant, beams):
+def test_searches_equal_generate(origins, variant, beams):
     origin = origins(variant)
     prompts = published.ids(len(origin.order), end=False)
     search = kt.GreedySearch() if beams == 1 else kt.BeamSearch(beams, length_penalty=0.0)
@@ -101,7 +101,7 @@ def test_searches_write_what_generate_writes(origins, variant, beams):
     assert len(set(map(tuple, ours))) > 5
 
 
-def test_it_comes_back_from_a_file_and_trains(origins, tmp_path):
+def test_a_saved_model_is_loaded_and_trains(origins, tmp_path):
     origin = origins("as GPT-2")
     prompts = published.ids(len(origin.order), rows=7, end=False)
     origin.ours.save(tmp_path / "model.keras")
@@ -110,11 +110,11 @@ def test_it_comes_back_from_a_file_and_trains(origins, tmp_path):
     model.get_layer("token_embedding").trainable = False
     model.compile("sgd", loss=kt.SequenceCrossentropy(label_smoothing=0.1), run_eagerly=True)
     loss = model.fit(prompts, np.roll(prompts, -1, axis=1), verbose=0).history["loss"][0]
-    assert loss < 100  # a label that is smoothed over forbidden ids, too, costs little
+    assert loss < 100  # label smoothing over forbidden ids costs little
 
 
 @pytest.mark.full
-def test_onnx_runtime_writes_what_generate_writes(origins, tmp_path):
+def test_onnx_runtime_equals_generate(origins, tmp_path):
     origin, options = origins("as GPT-2"), {"max_length": MAX_LENGTH, "verbose": False}
     export_onnx(origin.ours, tmp_path / "onnx", search=kt.GreedySearch(), **options)
     prompts = published.ids(len(origin.order), end=False)
@@ -123,8 +123,8 @@ def test_onnx_runtime_writes_what_generate_writes(origins, tmp_path):
 
 
 @pytest.mark.full
-def test_rules_are_those_of_generate(origins, tmp_path):
-    """In Keras and in ONNX Runtime. Beams of `transformers` scale log-probabilities, not logits."""
+def test_rules_equal_generate_in_keras_and_in_onnx_runtime(origins, tmp_path):
+    """The penalty is greedy only: beams of `transformers` scale log-probabilities, not logits."""
     origin = origins("other ids")
     random = np.random.default_rng(3)
     prompts = random.integers(4, len(origin.order), size=(97, 5)).astype("int32")
@@ -149,8 +149,8 @@ def test_rules_are_those_of_generate(origins, tmp_path):
     assert published.found(token_ids) == expected
 
 
-def test_names_without_the_head_are_known(origin):
-    """A model that was saved alone, with the masks that old files hold."""
+def test_names_without_the_head_are_read(origin):
+    """The model was saved without its head, with the masks of old files."""
     config = {**gpt2.read_config(origin.folder), "tie_word_embeddings": True}
     state = {name: w.numpy() for name, w in origin.model.transformer.state_dict().items()}
     state |= {"h.1.attn.bias": np.ones((1, 1, 29, 29), "float32")}

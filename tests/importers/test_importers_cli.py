@@ -1,4 +1,4 @@
-"""`python -m keras_transformer.importers`: a published model in one command, or why not."""
+"""`python -m keras_transformer.importers`: files, exports and errors."""
 
 import keras
 import pytest
@@ -15,7 +15,7 @@ def folder(tmp_path_factory):
     return bergamot_model.write_folder(tmp_path_factory.mktemp("models") / "pten")
 
 
-def test_the_model_and_its_tokenizer_are_written_to_train_on(folder, tmp_path):
+def test_the_model_and_its_tokenizer_are_written(folder, tmp_path):
     assert main(["bergamot", str(folder), str(tmp_path / "out")]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "model.keras",
@@ -31,13 +31,13 @@ def test_the_export_gives_the_strings_of_the_reference(folder, tmp_path):
     out = tmp_path / "out"
     command = ["bergamot", str(folder), str(out), "--export", "onnx", "--text", "--quiet"]
     assert main([*command, "--max-length", "12"]) == 0
-    translator = Translator(out)  # the file from text to text was held to the other one
+    translator = Translator(out)  # the export has compared the text file with it
     assert list(translator.translate(LINES)) == translated(folder, LINES, 12)
     assert translator.manifest["text"] and translator.manifest["precision"] == "float32"
     assert translator.manifest["search"]["config"]["allow_unknown"] is False
 
 
-def test_a_shortlist_is_bergamots_and_must_be_there(folder, tmp_path, capsys):
+def test_a_shortlist_needs_bergamot_and_its_file(folder, tmp_path, capsys):
     command = ["bergamot", str(folder), str(tmp_path / "out"), "--export", "onnx", "--shortlist"]
     assert main(command) == 1
     assert "must hold one file lex*.bin" in capsys.readouterr().err
@@ -46,7 +46,7 @@ def test_a_shortlist_is_bergamots_and_must_be_there(folder, tmp_path, capsys):
     assert "--shortlist: only bergamot has" in capsys.readouterr().err
 
 
-def test_what_is_wrong_is_told_and_nothing_is_written(folder, tmp_path, capsys):
+def test_errors_are_printed_and_nothing_is_written(folder, tmp_path, capsys):
     broken = tmp_path / "broken"
     broken.mkdir()
     for file in folder.iterdir():

@@ -1,4 +1,4 @@
-"""Tokenizers of the `tokenizers` library: the pieces of `transformers` at our ids, served, too."""
+"""Tokenizers of the `tokenizers` library, against `transformers` and in an export."""
 
 import json
 
@@ -18,7 +18,7 @@ TEXTS = ["The cats sleeping.", "uncat [MASK] sleep", "Ça sleep ½!", "a  at\tth
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A BERT folder with `vocab.txt` and random weights."""
+    """Writes a BERT folder with `vocab.txt` and random weights."""
     folder = tmp_path_factory.mktemp("bert")
     config = transformers.BertConfig(
         vocab_size=len(PIECES),
@@ -38,7 +38,7 @@ def tokenizer(folder):
     return bert.load(folder)[1]
 
 
-def test_rows_are_those_of_transformers(folder, tokenizer):
+def test_rows_equal_transformers(folder, tokenizer):
     theirs = transformers.BertTokenizer.from_pretrained(folder)
     order = bert.row_order(bert.read_config(folder), bert.read_vocabulary(folder))
     assert tokenizer.vocab_size == len(PIECES)
@@ -51,7 +51,7 @@ def test_rows_are_those_of_transformers(folder, tokenizer):
     assert tokenizer.decode([[*row, 3, 4] for row in rows])[0] == "the cats sleeping."
 
 
-def test_its_own_json_is_preferred_and_one_of_other_rows_refused(folder, tokenizer, tmp_path):
+def test_tokenizer_json_is_preferred_and_must_fit_the_model(folder, tokenizer, tmp_path):
     known = pieces.word_pieces(folder, bert.read_vocabulary(folder))
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -63,7 +63,7 @@ def test_its_own_json_is_preferred_and_one_of_other_rows_refused(folder, tokeniz
         bert.load(tmp_path)
 
 
-def test_it_is_saved_and_told_from_a_sentencepiece_model(tokenizer, tmp_path):
+def test_load_tokenizer_distinguishes_json_and_sentencepiece(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "tokenizer.model")
     assert load_tokenizer(tmp_path / "tokenizer.model") == tokenizer
     other = Tokenizer.train(["a red hat"], 300, hard_vocab_limit=False)

@@ -1,4 +1,4 @@
-"""KerasHub's tasks in our searches and exports: its own `generate`, in Keras and in ONNX Runtime.
+"""KerasHub tasks in our searches and exports, compared with their `generate`.
 
 Shapes: B batch, S source length, T target length, W hypotheses, V vocabulary.
 """
@@ -23,7 +23,7 @@ SERVED = {"gpt2": Generator, "gemma": Generator, "bart": Translator}
 
 
 class Origin:
-    """A task of KerasHub's, trained for an epoch as our model, and its export."""
+    """A KerasHub task, trained for an epoch as our model, and its export."""
 
     def __init__(self, name, folder):
         self.name, self.folder = name, folder
@@ -38,14 +38,14 @@ class Origin:
         export_onnx(self.model, folder, self.tokenizer, self.search, max_length=NEW, verbose=False)
 
     def lines(self, length):
-        """`LINES` as the runtime reads them."""
+        """Returns ids of `LINES` as the runtime reads them."""
         begin, end = ([], [3]) if self.name == "bart" else ([2], [])
         rows = [[*begin, *row, *end] for row in self.tokenizer.encode(LINES)]
         return np.array([row + [0] * (length - len(row)) for row in rows], "int32")
 
 
 def train(model):
-    """An epoch on random ids, by our loss."""
+    """Trains for an epoch on random ids with our loss."""
     ids = hub_tasks.prompts(model, rows=8, longest=5)
     targets = np.c_[np.full((8, 1), 2), ids]
     inputs = {"source_ids": ids, "target_ids": targets[:, :-1]}
@@ -56,7 +56,7 @@ def train(model):
 
 @pytest.fixture(scope="module")
 def origins(tmp_path_factory):
-    """A function from a name to its `Origin`, each made once."""
+    """Returns a function from a name to its `Origin`, made once."""
     folder = tmp_path_factory.mktemp("hub")
     return functools.cache(lambda name: Origin(name, folder / name))
 
@@ -67,7 +67,7 @@ def origin(request, origins):
 
 
 def found(token_ids):
-    """The best tokens of each row, without padding."""
+    """Returns the best tokens of each row, without padding."""
     return [[int(id) for id in row[0] if id > 0] for row in np.asarray(token_ids)]
 
 
@@ -77,18 +77,18 @@ def test_training_moves_the_weights_of_the_task(origin):
         not np.array_equal(*pair)
         for pair in zip(origin.before, origin.task.get_weights(), strict=True)
     ]
-    assert np.mean(moved) > 0.8  # the state of dropout's random numbers is no weight
+    assert np.mean(moved) > 0.8  # dropout's random state does not count
 
 
 @pytest.mark.full
-def test_greedy_tokens_are_those_of_generate(origin):
+def test_greedy_tokens_equal_generate(origin):
     result = origin.search(origin.model, origin.prompts, NEW)
     assert found(result.ids) == origin.expected
     ended = sum(3 in row for row in origin.expected)
     assert 3 < ended < 97 and len({tuple(row) for row in origin.expected}) > 30
 
 
-def test_the_file_writes_what_generate_writes_in_any_company(origin):
+def test_the_file_equals_generate_in_any_batch(origin):
     session = exports.session(origin.folder)
     for batch in (slice(0, 61), slice(61, 99), slice(99, 100)):
         ids = origin.prompts[batch]
@@ -97,12 +97,12 @@ def test_the_file_writes_what_generate_writes_in_any_company(origin):
         assert found(tokens) == origin.expected[batch]
 
 
-def test_texts_are_those_of_the_task(origin):
-    """From text to text: KerasHub's tokenizer, its `generate`, its tokenizer again."""
+def test_texts_equal_the_task(origin):
+    """Compares ids with KerasHub's tokenizer, and texts with `generate`."""
     served = SERVED[origin.name](origin.folder)
     tokenizer = origin.task.preprocessor.tokenizer
     ids = served.tokenizer.encode(LINES)
-    begun = 1 if origin.name == "bart" else 0  # its sources begin with a token of their own
+    begun = 1 if origin.name == "bart" else 0  # its sources begin with a special token
     read = [origin.model.hub_ids(row).tolist()[begun:] for row in ids]
     assert read == [np.asarray(tokenizer(line)).tolist() for line in LINES]
     written = [[id for id in row if id != 3] for row in origin.expected[-len(LINES) :]]
@@ -115,8 +115,8 @@ SEARCHES = {"bart": kt.BeamSearch(3), "gemma": kt.Sampling(seed=3, num_samples=2
 
 
 @pytest.mark.parametrize("name", tiers.quick(SEARCHES))
-def test_scores_of_other_searches_are_those_of_the_forward_pass(name, origins):
-    """A second way, without a cache: each hypothesis has its own past, reordered with it."""
+def test_scores_of_other_searches_equal_the_forward_pass(name, origins):
+    """The forward pass has no cache, so it checks how the search reorders its cache."""
     origin, search = origins(name), SEARCHES[name]
     prompts = origin.prompts[:13]
     result = search(origin.model, prompts, NEW)
@@ -131,9 +131,9 @@ POLICIES = {"gpt2": "mixed_float16", "gemma": "mixed_bfloat16", "bart": "mixed_f
 
 @functools.cache
 def tuned(name):
-    """A task of mixed precision after an epoch of KerasHub's own `fit`, its embeddings frozen.
+    """Trains a task in mixed precision by KerasHub's `fit`, with frozen embeddings.
 
-    Made once; nobody changes it.
+    Tests share it and must not change it.
     """
     task = hub_tasks.drawn(getattr(hub_tasks, name), POLICIES[name])
     task.backbone.token_embedding.trainable = False
@@ -154,7 +154,7 @@ def test_exporters_trace_a_model_of_mixed_precision_in_float32(name):
     ]
     assert moved and "token_embedding/embeddings" not in moved
     model = keras_hub.load_model(task)
-    with hub_tasks.dtype_policy(POLICIES[name]):  # as a user sets it for good
+    with hub_tasks.dtype_policy(POLICIES[name]):  # as users set it globally
         plain = as_float32(model)
     found = {layer.compute_dtype for layer in plain.task.backbone._flatten_layers()}
     assert found == {"float32"}
@@ -172,7 +172,7 @@ def test_exporters_trace_a_model_of_mixed_precision_in_float32(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_mixed_precision_and_frozen_embeddings_are_exported(name, tmp_path):
-    """The file computes in float32, here a beam search."""
+    """The file computes a beam search in float32."""
     model = keras_hub.load_model(tuned(name))
     search, ids = kt.BeamSearch(2), hub_tasks.prompts(model, rows=5)
     export_onnx(model, tmp_path / "out", search=search, max_length=5, verbose=False)
@@ -189,7 +189,7 @@ def test_llama_without_a_tokenizer():
     assert found(kt.GreedySearch()(model, prompts, NEW).ids) == hub_tasks.generated(model, prompts)
 
 
-def test_a_saved_model_brings_its_task(origins, tmp_path):
+def test_a_saved_model_includes_its_task(origins, tmp_path):
     origin = origins("gpt2")
     origin.model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
@@ -236,7 +236,7 @@ def test_a_sequence_to_sequence_task_without_a_preprocessor():
     assert model.start == [2, 0] and model.begin_id == 0 and model.pad_id is None
 
 
-def test_what_is_no_task_that_generates_is_refused():
+def test_objects_that_are_no_generative_task_are_refused():
     classifier = hub.models.BertTextClassifier(hub.models.BertBackbone(11, 1, 2, 4, 8), 3)
     for other in (classifier, hub_tasks.gpt2().backbone, object()):
         with pytest.raises(TypeError, match=f"but is {type(other).__name__}"):

@@ -1,4 +1,4 @@
-"""Marian's folders: the model and the searches of `transformers`, in Keras and in ONNX Runtime.
+"""Marian folders: outputs and searches against `transformers`, in Keras and in ONNX Runtime.
 
 Shapes: B batch, S source length, T target length, U their vocabulary, V ours.
 """
@@ -72,7 +72,7 @@ MAX_LENGTH = 12
 
 
 class Origin:
-    """A model of `transformers`, its folder, and what the importer makes of it."""
+    """A model of `transformers`, its folder, and the imported model."""
 
     def __init__(self, folder, options):
         self.folder, config = folder, transformers.MarianConfig(**SIZES, **options)
@@ -82,10 +82,10 @@ class Origin:
         self.ours = marian.load_model(folder)
         self.source, self.target = marian.row_orders(marian.read_config(folder))
         never = {config.pad_token_id, config.decoder_start_token_id} - {config.eos_token_id}
-        self.never = [[id] for id in never]  # as our searches have it
+        self.never = [[id] for id in never]  # as in our searches
 
     def generate(self, source, beams):
-        """Our ids that `transformers` writes, a list a sentence."""
+        """Returns our ids that `transformers` writes, one list per sentence."""
         with torch.no_grad():
             generated = self.model.generate(
                 input_ids=published.theirs(self.source, source),
@@ -101,7 +101,7 @@ class Origin:
 
 @pytest.fixture(scope="module")
 def origins(tmp_path_factory):
-    """A function from the name of a variant to its `Origin`, each made once."""
+    """Returns a function from the name of a variant to its `Origin`, made once."""
     folder = tmp_path_factory.mktemp("marian")
     return functools.cache(lambda name: Origin(folder / name, VARIANTS[name]))
 
@@ -117,7 +117,7 @@ def opus(origins):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_hidden_states_and_logits_are_those_of_transformers(origin, side):
+def test_hidden_states_and_logits_equal_transformers(origin, side):
     source = published.ids(len(origin.source), rows=7, side=side)
     target = published.ids(len(origin.target), rows=7, end=False, seed=1)
     target[:, 0] = 2
@@ -141,19 +141,19 @@ def test_hidden_states_and_logits_are_those_of_transformers(origin, side):
     "variant, beams",
     tiers.quick(itertools.product(VARIANTS, (1, 4)), ("as OPUS-MT", 4), ("two vocabularies", 1)),
 )
-def test_searches_write_what_generate_writes(origins, variant, beams):
+def test_searches_equal_generate(origins, variant, beams):
     origin = origins(variant)
     source = published.ids(len(origin.source))
     search = kt.GreedySearch() if beams == 1 else kt.BeamSearch(beams, length_penalty=0.0)
     ours = published.found(search(origin.ours, source, MAX_LENGTH).ids)
     assert ours == origin.generate(source, beams)
-    assert len(set(map(tuple, ours))) > 5 and len(set(map(len, ours))) > 1  # no model of one text
+    assert len(set(map(tuple, ours))) > 5 and len(set(map(len, ours))) > 1  # texts differ
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("precision", tiers.quick(["float32", "int8"], "float32"))
-def test_onnx_runtime_writes_what_generate_writes(opus, precision, tmp_path):
-    """int8 with float logits: close enough for most of such short texts."""
+def test_onnx_runtime_equals_generate(opus, precision, tmp_path):
+    """int8 with float logits writes most of these short texts alike."""
     source = published.ids(len(opus.source))
     reduced = {} if precision == "float32" else {"keep_float": ["token_embedding"]}
     export_onnx(
@@ -182,13 +182,13 @@ def test_an_imported_model_trains_with_frozen_positions_in_mixed_precision(opus,
     model.compile("adam", kt.SequenceCrossentropy(label_smoothing=0.1), run_eagerly=True)
     inputs = {"source_ids": source, "target_ids": target}
     loss = model.fit(inputs, np.roll(target, -1, axis=1), verbose=0).history["loss"]
-    assert np.isfinite(loss).all() and loss[0] < 50  # a label smoothed over all ids is cheap
+    assert np.isfinite(loss).all() and loss[0] < 50  # label smoothing over all ids costs little
     model.save(tmp_path / "model.keras")
     again = kt.importers.marian.load_model(opus.folder)
     assert again.get_layer("source_positions").trainable is False
 
 
-def test_tables_of_positions_in_the_file_are_used(opus, tmp_path):
+def test_position_tables_in_the_file_are_used(opus, tmp_path):
     config, tensors = marian.read_config(opus.folder), tensors_of(opus.folder)
     table = np.random.default_rng(0).normal(size=(29, 16)).astype("float32")
     tensors["model.decoder.embed_positions.weight"] = table
@@ -242,7 +242,7 @@ def test_every_tensor_is_checked(opus, change, message):
         marian.mapped_weights(marian.read_config(opus.folder), tensors, [opus.source] * 2)
 
 
-def test_a_copy_may_stand_for_the_matrix_that_it_is_a_copy_of(opus):
+def test_a_copy_may_replace_the_shared_matrix(opus):
     config, tensors = marian.read_config(opus.folder), tensors_of(opus.folder)
     expected = marian.mapped_weights(config, tensors, [opus.source] * 2)
     tensors["model.encoder.embed_tokens.weight"] = tensors.pop("model.shared.weight")
@@ -277,7 +277,7 @@ def test_configurations_of_another_model_are_refused(copy, values, message):
 
 
 @pytest.mark.parametrize("text", ["{", "[]"])
-def test_a_configuration_that_is_none_is_refused(copy, text):
+def test_a_malformed_configuration_is_refused(copy, text):
     (copy / "config.json").write_text(text, "utf-8")
     with pytest.raises(ValueError, match="config.json"):
         marian.load_model(copy)
@@ -289,7 +289,7 @@ def test_a_folder_without_tensors_is_refused(copy):
         marian.load_model(copy)
 
 
-def test_a_file_of_pytorch_is_read_as_weights(copy, opus):
+def test_a_pytorch_file_is_read(copy, opus):
     (copy / "model.safetensors").unlink()
     torch.save(opus.model.state_dict(), copy / "pytorch_model.bin")
     source = published.ids(38, rows=3)

@@ -1,4 +1,4 @@
-"""Marian's binary files: what is written is read, and what is damaged is refused."""
+"""Marian's binary files: written files are read, and damaged files are refused."""
 
 import numpy as np
 import pytest
@@ -32,8 +32,8 @@ def test_matrices_are_rounded_to_eight_bits_and_the_rest_is_kept(path):
         np.testing.assert_allclose(arrays[name], array, rtol=0, atol=step / 2 * 1.001)
 
 
-def test_the_bytes_of_a_matrix_are_those_of_the_format(path):
-    """All but the embeddings lie with the outputs in rows, before their scale."""
+def test_the_bytes_of_a_matrix_follow_the_format(path):
+    """All but the embeddings have one row per output, followed by the scale."""
     data = path.read_bytes()
     matrix = normal(4, 6)
     scale = np.float32(127 / np.abs(matrix).max())
@@ -69,7 +69,7 @@ def test_a_damaged_model_is_refused(path):
     refused(data.replace(b"special:model.yml", b"special:nodel.yml"), "number type 0x101")
 
 
-def test_a_tensor_without_room_for_its_numbers_is_refused(path):
+def test_a_tensor_larger_than_its_bytes_is_refused(path):
     data = bytearray(path.read_bytes())
     at = data.index(np.array([7, 4], "<i4").tobytes())
     data[at : at + 4] = np.array([700], "<i4").tobytes()
@@ -78,7 +78,7 @@ def test_a_tensor_without_room_for_its_numbers_is_refused(path):
         read_model(path)
 
 
-def test_a_matrix_whose_order_is_not_known_is_refused(tmp_path):
+def test_a_transposed_matrix_is_refused(tmp_path):
     write_model(tmp_path / "model.bin", {"out_Wt": normal(3, 2)}, CONFIG)
     with pytest.raises(ValueError, match="'out_Wt' is a transposed matrix"):
         read_model(tmp_path / "model.bin")

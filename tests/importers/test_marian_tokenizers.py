@@ -1,4 +1,4 @@
-"""Marian's folders with their tokenizers: text in, text out, as `transformers` reads and writes."""
+"""Marian folders with their tokenizers: ids and texts against `transformers`."""
 
 import json
 
@@ -15,7 +15,7 @@ from keras_transformer.export.runtime import Translator
 from keras_transformer.importers import marian
 from keras_transformer.padding import pad_rows
 
-# Its own text is not touched without that package either.
+# Without sacremoses, `transformers` leaves text unchanged, as we do.
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses:UserWarning")
 
 
@@ -24,7 +24,7 @@ SEARCH = kt.GreedySearch(allow_unknown=False)
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory):
-    """The folder, and what `transformers` makes of the texts: its own ids in and out, and text."""
+    """Returns the folder, and the ids and translations of `TEXTS` by `transformers`."""
     folder = tmp_path_factory.mktemp("opus")
     model, ids = marian_folder.write(folder)
     tokenizer = marian_folder.tokenizer(folder)
@@ -48,7 +48,7 @@ def loaded(origin):
     return marian.load(origin[0])
 
 
-def test_text_becomes_the_ids_of_transformers(origin, loaded):
+def test_ids_equal_transformers(origin, loaded):
     folder, read, _ = origin
     model, (source, target) = loaded
     order = list(marian.row_orders(marian.read_config(folder))[0])
@@ -59,12 +59,12 @@ def test_text_becomes_the_ids_of_transformers(origin, loaded):
         ours = [*source.encode(text), 3]
         assert [int(order[i]) for i in ours] == theirs
         unknown += sum(i >= len(order) - 2 for i in ours)
-    assert unknown > 0  # pieces that only the model knows
+    assert unknown > 0  # pieces that only the SentencePiece model has
 
 
 @pytest.fixture(scope="module")
 def artefact(loaded, tmp_path_factory):
-    """The export of ids, with the tokenizers, and its file from text to text."""
+    """Exports the model with its tokenizers and a file from text to text."""
     folder = tmp_path_factory.mktemp("exported") / "out"
     model, (source, target) = loaded
     export_onnx(
@@ -85,9 +85,7 @@ def stripped(texts):
 
 
 @pytest.mark.full
-def test_translations_are_those_of_transformers_in_keras_and_in_the_text_file(
-    origin, loaded, artefact
-):
+def test_translations_equal_transformers_in_keras_and_in_the_text_file(origin, loaded, artefact):
     model, (source, target) = loaded
     rows = pad_rows([[*source.encode(text), 3] for text in TEXTS])
     found = SEARCH(model, rows, max_length=9).ids.numpy()[:, 0]

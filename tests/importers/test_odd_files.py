@@ -1,6 +1,6 @@
-"""Files of checkpoints that are damaged or made to harm: a `ValueError` that names the file.
+"""Damaged or malicious checkpoint files raise a `ValueError` that names the file.
 
-A configuration may say any number. Nothing of that size is made before the tensors are known.
+A configuration may hold any number. Importers compare it with the tensors before they allocate.
 """
 
 import json
@@ -66,7 +66,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
 
 
 def write(folder, origin, **changes):
-    """A folder whose tensors are not complete, but have axes of all sizes."""
+    """Writes a folder with too few tensors, whose axes are long enough."""
     (folder / "config.json").write_text(json.dumps({**ORIGINS[origin], **changes}), "utf-8")
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(str, range(33))]
     (folder / "vocab.txt").write_text("\n".join(pieces), "utf-8")
@@ -80,14 +80,14 @@ def write(folder, origin, **changes):
 @pytest.mark.parametrize("load", ["load_model", "load"])
 @pytest.mark.parametrize("name", ["vocab_size", "layers"])
 @pytest.mark.parametrize("origin", ORIGINS, ids=lambda origin: origin.__name__.rpartition(".")[2])
-def test_a_size_that_no_tensor_has_is_refused_before_anything_is_made(origin, name, load, tmp_path):
+def test_a_size_that_no_tensor_has_is_refused_before_allocation(origin, name, load, tmp_path):
     name = LAYERS[origin] if name == "layers" else name
     write(tmp_path, origin, **{name: 10**12})
     with pytest.raises(ValueError, match=rf"config\.json says .*{name}=1000000000000, .*but"):
         getattr(origin, load)(tmp_path)
 
 
-def test_a_table_of_positions_that_no_file_holds_is_not_made_of_any_length(tmp_path):
+def test_a_computed_table_of_positions_has_a_limited_length(tmp_path):
     write(tmp_path, marian, max_position_embeddings=10**12)
     with pytest.raises(ValueError, match=r"config\.json says max_position_embeddings=10000000"):
         marian.load_model(tmp_path)
@@ -123,7 +123,7 @@ def test_a_size_that_no_tensor_of_a_binary_file_has_is_refused(name, tmp_path):
         ({"model_type": ["bert"] * 99}, r"architecture \['bert'.{0,100}, but this importer"),
     ],
 )
-def test_a_value_of_another_kind_is_named(changes, message, tmp_path):
+def test_a_value_of_a_wrong_type_is_named(changes, message, tmp_path):
     with pytest.raises(ValueError, match=rf"config\.json (says|describes the) {message}"):
         bert.load_model(write(tmp_path, bert, **changes))
 
@@ -131,7 +131,7 @@ def test_a_value_of_another_kind_is_named(changes, message, tmp_path):
 @pytest.mark.parametrize(
     "content", ["[]", "{}", "3", '{"weight_map": ["a"]}', '{"weight_map": {"a": 5}}', DEEP]
 )
-def test_an_index_that_is_none_is_named(content, tmp_path):
+def test_a_malformed_index_is_named(content, tmp_path):
     write(tmp_path, bert)
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / "model.safetensors.index.json").write_text(content, "utf-8")
@@ -140,7 +140,7 @@ def test_an_index_that_is_none_is_named(content, tmp_path):
 
 
 def header_of(dtype):
-    """A file of `safetensors` that says to hold a number type that NumPy lacks."""
+    """Returns a `safetensors` file with a number type that NumPy lacks."""
     entry = {"dtype": dtype, "shape": [2, 3], "data_offsets": [0, 6]}
     header = json.dumps({"table": entry}).encode()
     return struct.pack("<Q", len(header)) + header + bytes(6)
@@ -201,7 +201,7 @@ class TestPickles:
         with pytest.raises(ValueError, match=message):
             bert.load_model(path.parent)
 
-    def test_parts_that_are_larger_unpacked_are_not_unpacked(self, tmp_path):
+    def test_compressed_parts_are_not_unpacked(self, tmp_path):
         path = self.file(tmp_path, {"table": self.torch.zeros(1009, 1013)})
         packed = pathlib.Path(tmp_path, "packed")
         with (
@@ -213,12 +213,12 @@ class TestPickles:
         packed.replace(path)
         self.refused(path)
 
-    def test_a_tensor_of_one_number_again_and_again_is_not_written_out(self, tmp_path):
+    def test_an_expanded_tensor_is_not_copied(self, tmp_path):
         half = self.torch.zeros(1, dtype=self.torch.float16)
         self.refused(self.file(tmp_path, {"table": half.expand(10**6, 10**6)}))
 
 
-def test_a_name_in_a_binary_file_that_is_no_text_is_named(tmp_path):
+def test_a_tensor_name_that_is_no_text_is_refused(tmp_path):
     path = tmp_path / "model.bin"
     write_model(path, {"Wemb": normal(7, 4)}, {})
     path.write_bytes(path.read_bytes().replace(b"Wemb", b"W\xff\xfeb"))

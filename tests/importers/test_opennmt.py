@@ -1,6 +1,6 @@
-"""OpenNMT-py's names, held against the module of PyTorch that computes the same.
+"""OpenNMT-py models against the PyTorch module that computes the same.
 
-Shapes: B batch, S source length, T target length, D d_model, V ours.
+Shapes: B batch, S source length, T target length, D d_model, V our vocabulary.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ SPLIT = ("linear_query", "linear_keys", "linear_values")
 
 
 def origin():
-    """`torch.nn.Transformer`, and the state that OpenNMT-py would give it."""
+    """Returns a `torch.nn.Transformer` and its state by OpenNMT-py's names."""
     nn, options = torch.nn, {"norm_first": True, "batch_first": True, "layer_norm_eps": 1e-6}
     layer, norm = nn.TransformerEncoderLayer(D, H, F, **options), nn.LayerNorm(D, 1e-6)
     encoder = nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=False)
@@ -64,7 +64,7 @@ def embed(table, ids):
     "shared, tied, earlier",
     [(True, True, False), (True, True, True), (True, False, False), (False, True, False)],
 )
-def test_logits_are_those_of_pytorch(shared, tied, earlier):
+def test_logits_equal_pytorch(shared, tied, earlier):
     model, state = origin()
     random = np.random.default_rng(0)
     tables = random.normal(0, D**-0.5, (3, U, D)).astype("float32")

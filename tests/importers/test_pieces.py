@@ -1,4 +1,4 @@
-"""SentencePiece models with our ids cut text as before, and give the ids of a vocabulary beside."""
+"""Renumbered SentencePiece models: the same pieces, and the ids of a separate vocabulary."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def order_of(ids, copies=0):
 
 
 @pytest.mark.parametrize("options", KINDS, ids=lambda options: "-".join(map(str, options.values())))
-def test_text_is_cut_as_before_and_every_id_is_the_other_one(options):
+def test_renumbered_models_give_the_same_pieces_and_text(options):
     model = trained(LINES[:4] * 3, 420, **options)
     ids = piece_ids(model)
     order = order_of(ids)
@@ -54,7 +54,7 @@ def test_text_is_cut_as_before_and_every_id_is_the_other_one(options):
         assert tokenizer.decode(ours) == before.decode(theirs)
 
 
-def test_the_graph_cuts_as_python_does():
+def test_tf_encode_equals_encode():
     model = trained(LINES[:4] * 3, 420)
     ids = piece_ids(model)
     tokenizer = renumbered(model, piece_names(ids, order_of(ids)))
@@ -62,21 +62,21 @@ def test_the_graph_cuts_as_python_does():
 
 
 def beside(model, dropped=3):
-    """A vocabulary beside a model: other ids, some pieces fewer, a language token, padding last."""
+    """Returns a separate vocabulary: other ids, fewer pieces, a language token, padding last."""
     pieces = [piece for piece in piece_ids(model) if piece not in ("</s>", "<unk>")]
     names = ["</s>", "<unk>", *sorted(pieces[dropped:]), ">>fra<<", "zzz", "<pad>"]
     return {piece: number for number, piece in enumerate(names)}
 
 
 def folder_ids(model, ids, text):
-    """What Marian's folders give: language token, pieces by the vocabulary, unknown ones as 1."""
+    """Returns ids as in Marian folders: language token, known pieces, 1 for unknown ones."""
     code = ">>fra<<" if text.startswith(">>fra<<") else ""
     pieces = processor(model).encode(text.removeprefix(code), out_type=str)
     return [ids[piece] if piece in ids else 1 for piece in ([code] if code else []) + pieces]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_ids_come_from_the_vocabulary_and_unknown_pieces_are_copies_of_the_unknown(kind):
+def test_ids_come_from_the_vocabulary_and_missing_pieces_copy_the_unknown_token(kind):
     model = trained(LINES[:4] * 3, 200, model_type=kind)
     ids = beside(model)
     unknown = unknown_pieces(ids, model)
@@ -96,7 +96,7 @@ def test_ids_come_from_the_vocabulary_and_unknown_pieces_are_copies_of_the_unkno
     assert bias[-3:].max() == bias[0] == -100.0 and bias[1] == bias[4] == 0.0
 
 
-def test_what_is_no_vocabulary_is_refused():
+def test_wrong_models_and_vocabularies_are_refused():
     model = trained(LINES[:4] * 3, 200)
     with pytest.raises(ValueError, match="4 bytes are no SentencePiece model"):
         piece_ids(b"none")

@@ -1,7 +1,7 @@
 """Imported weights of `torch.nn.Transformer` give PyTorch's outputs.
 
 `torch.nn.Transformer` has neither embeddings nor positions; both sides get the same ones here.
-Its own stacks always end with a layer norm, so the paper's post-norm stacks are built without.
+Its default stacks end with a layer norm, so the tests build post-norm stacks without it.
 Shapes: B batch, S source length, T target length, D d_model, V vocabulary.
 """
 
@@ -21,7 +21,7 @@ B, S, T, V, D, H, F, N = 3, 7, 5, 23, 22, 2, 19, 2
 
 
 def torch_transformer(norm_first, activation):
-    """`torch.nn.Transformer` in float64 with random weights, norms and biases included."""
+    """Returns `torch.nn.Transformer` in float64 with random weights, norms and biases included."""
     options = {
         "dropout": 0.0,
         "activation": activation,
@@ -59,7 +59,7 @@ def torch_logits(torch_model, table, source_ids, target_ids):
     def embed(ids):
         return torch.from_numpy(table[ids] * math.sqrt(D) + reference.sinusoids(ids.shape[1], D))
 
-    source_padding = torch.from_numpy(source_ids == 0)  # PyTorch: True = may not attend
+    source_padding = torch.from_numpy(source_ids == 0)  # True is masked out in PyTorch
     future = torch.triu(torch.ones(target_ids.shape[1], target_ids.shape[1], dtype=torch.bool), 1)
     with torch.no_grad():
         x = torch_model(
@@ -77,7 +77,7 @@ def torch_logits(torch_model, table, source_ids, target_ids):
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_mapped_weights_give_the_outputs_of_pytorch(side, activation, norm_first):
-    """Targets are padded on the right only: on the left PyTorch's rows that see nothing are NaN."""
+    """Targets are padded on the right only, because fully masked rows of PyTorch are NaN."""
     torch_model = torch_transformer(norm_first, activation)
     model = Transformer(V, N, D, H, F, activation=activation, norm_first=norm_first, use_bias=True)
     randomise(model, seed=3)
@@ -103,7 +103,7 @@ def test_an_unknown_weight_is_named():
             mapped_weights({name: np.zeros(D)})
 
 
-def test_a_model_of_other_sizes_is_refused_and_left_as_it_was():
+def test_a_model_of_other_sizes_is_refused_and_left_unchanged():
     state = state_of(torch_transformer(False, "relu"))
     model = Transformer(V, N, D, H, F + 1, use_bias=True)
     before = weights_of(model)

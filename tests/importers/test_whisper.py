@@ -1,4 +1,4 @@
-"""Whisper's folders: the model and the searches of `transformers`, in Keras and in ONNX Runtime.
+"""Whisper folders: outputs and searches against `transformers`, in Keras and in ONNX Runtime.
 
 Shapes: B batch, S frames, M mel bands, T target length, U Whisper's vocabulary, V ours.
 """
@@ -25,7 +25,7 @@ START = [2, 44, 47, 51]  # begin, <|en|>, <|transcribe|>, <|notimestamps|> in ou
 
 
 class Origin:
-    """A model of `transformers`, its folder, and our model and tokenizer of it."""
+    """A model of `transformers`, its folder, and the imported model and tokenizer."""
 
     def __init__(self, folder, **options):
         self.model = whisper_folder.model(**options)
@@ -34,7 +34,7 @@ class Origin:
         self.order = whisper.row_order(whisper.read_config(folder))
 
     def logits(self, features, target):
-        """Hidden states of the encoder and logits (B, T, U), for our ids."""
+        """Returns hidden states of the encoder and logits (B, T, U) for our ids."""
         with torch.no_grad():
             outputs = self.model(
                 input_features=whisper_folder.channels_first(features),
@@ -43,9 +43,9 @@ class Origin:
         return outputs.encoder_last_hidden_state.numpy(), outputs.logits.numpy()
 
     def generate(self, features, start, beams):
-        """Our ids that the search of `transformers` writes, a list a recording.
+        """Returns our ids that `transformers` writes, one list per recording.
 
-        Whisper's own `generate` adds rules, so this calls the search below it.
+        Whisper's `generate` adds rules, so this calls the `generate` below it.
         """
         start = np.repeat([start], len(features), axis=0)
         with torch.no_grad():
@@ -83,7 +83,7 @@ SEARCHES = {1: kt.GreedySearch(), 5: kt.BeamSearch(5, length_penalty=0.0)}
     ],
     ids=["as published", "other settings"],
 )
-def test_encoder_output_and_logits_are_those_of_transformers(options, tmp_path):
+def test_encoder_output_and_logits_equal_transformers(options, tmp_path):
     origin = Origin(tmp_path, **options)
     features, target = whisper_folder.features(7), published.ids(63, rows=7, end=False)
     target = np.where(target == 0, 9, target)
@@ -97,14 +97,14 @@ def test_encoder_output_and_logits_are_those_of_transformers(options, tmp_path):
 
 
 @pytest.mark.parametrize("beams", SEARCHES)
-def test_searches_write_what_transformers_writes(origin, beams):
+def test_searches_equal_transformers(origin, beams):
     ours = published.found(SEARCHES[beams](origin.ours, source(), MAX_LENGTH).ids)
     assert ours == origin.generate(whisper_folder.features(), START, beams)
     assert len(set(map(tuple, ours))) > 5 and len(set(map(len, ours))) > 1
 
 
 def test_rows_start_with_their_own_tokens(origin):
-    """A row with previous text beside rows without: each as if it were alone."""
+    """Rows with and without previous text give the same as each row alone."""
     rows = source(3)
     previous = [49, 9, 4, 13, *START]  # <|startofprev|>, text with "!", then the usual start
     rows["start_ids"] = np.zeros((3, len(previous)), "int32")
@@ -118,7 +118,7 @@ def test_rows_start_with_their_own_tokens(origin):
 
 @pytest.mark.full
 @pytest.mark.parametrize("layout", quick(["loop", "steps"], "loop"))
-def test_onnx_runtime_writes_what_transformers_writes(origin, layout, tmp_path):
+def test_onnx_runtime_equals_transformers(origin, layout, tmp_path):
     export_onnx(
         origin.ours,
         tmp_path / "onnx",
@@ -140,7 +140,7 @@ def test_onnx_runtime_writes_what_transformers_writes(origin, layout, tmp_path):
 
 
 @pytest.mark.full
-def test_a_saved_model_writes_what_keras_writes(origin, tmp_path):
+def test_a_saved_model_equals_keras(origin, tmp_path):
     import tensorflow as tf
 
     path = tmp_path / "saved"
@@ -243,7 +243,7 @@ def test_configurations_of_another_model_are_refused(copy, values, message):
         ({"alignment_heads": [[1, "2"]]}, "alignment_heads in .* must be a list of pairs"),
     ],
 )
-def test_settings_of_another_kind_are_refused(copy, values, message):
+def test_settings_of_a_wrong_type_are_refused(copy, values, message):
     changed(copy, "generation_config.json", **values)
     with pytest.raises(ValueError, match=message):
         whisper.read_settings(copy)

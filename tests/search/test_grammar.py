@@ -1,4 +1,4 @@
-"""Grammars: what may follow by hand and by enumeration, and searches that write nothing else.
+"""Grammars: allowed tokens against an enumeration, and searches that follow a grammar.
 
 Shapes: B batch, W hypotheses, S source length, V vocabulary.
 """
@@ -21,7 +21,7 @@ from keras_transformer.search import forbid_tokens
 SPECIAL = ["<pad>", "<unk>", "<s>", "</s>"]
 NUMBERED = [*SPECIAL, "▁(S", "▁(NP", "▁)NP", "▁)S", "▁1", "▁2", "▁3", "▁DT", "▁NN"]
 PLAIN = [*SPECIAL, "▁(S", "▁(NP", "▁)", "▁XX", "▁YY"]
-STARTS = [False] * 4 + [True, True, False]  # of a source: piece 6 goes on with a word
+STARTS = [False] * 4 + [True, True, False]  # of source pieces: piece 6 continues a word
 SOURCES = np.array([[4, 6, 5, 3], [5, 3, 0, 0], [3, 0, 0, 0], [4, 4, 4, 3]], "int32")
 WORDS = [2, 1, 0, 3]
 
@@ -31,7 +31,7 @@ def spelled(pieces, ids):
 
 
 def after(grammar, ids, words=None):
-    """Which tokens may follow `ids`, set of int."""
+    """Returns the set of tokens that may follow `ids`."""
     known = () if words is None else tf.constant([[words]])
     state = grammar.start(known, 1, 1)
     for token in [2, *ids]:
@@ -40,12 +40,12 @@ def after(grammar, ids, words=None):
 
 
 def trees(pieces, words, depth, first=1):
-    """All lines of ids that are a bracket over so many words, at most so deep: by recursion."""
+    """Returns the ids of all trees over `words` words with at most `depth` levels."""
     places = {piece.lstrip("▁"): i for i, piece in enumerate(pieces)}
     tags = [i for name, i in places.items() if name in ("DT", "NN", "XX", "YY")]
 
     def parts(count, first, depth):
-        """All ways to fill a bracket with so many words."""
+        """Yields all ways to fill a bracket with `count` words."""
         if count == 0:
             yield ()
             return
@@ -67,7 +67,7 @@ def trees(pieces, words, depth, first=1):
 
 
 def followed(grammar, lines, words):
-    """What the grammar lets follow each beginning of each line: dict from its ids to a set."""
+    """Returns the tokens that the grammar allows after each prefix: dict to set."""
     ids = pad_rows([[2, *line] for line in lines])
     known = () if words is None else tf.constant(words)[:, None]
     state = grammar.start(known, len(lines), 1)
@@ -81,7 +81,7 @@ def followed(grammar, lines, words):
 
 
 def follows(lines, words):
-    """What follows each beginning in one of the lines."""
+    """Returns the tokens that follow each prefix in the lines."""
     found = {}
     for line, count in zip(lines, words or lines, strict=True):
         for length, following in enumerate((*line, 3)):
@@ -91,7 +91,7 @@ def follows(lines, words):
 
 @pytest.mark.parametrize("pieces", [NUMBERED, PLAIN], ids=["numbers", "plain"])
 @pytest.mark.parametrize("words, depth", [(1, 3), (2, 2)])
-def test_what_may_follow_is_what_some_tree_goes_on_with(pieces, words, depth):
+def test_allowed_tokens_are_the_next_tokens_of_all_trees(pieces, words, depth):
     lines = trees(pieces, words, depth)
     assert len(lines) == len(set(lines)) > 10
     grammar = kt.BracketGrammar(pieces, STARTS, max_depth=depth)
@@ -101,7 +101,7 @@ def test_what_may_follow_is_what_some_tree_goes_on_with(pieces, words, depth):
 
 @pytest.mark.parametrize("pieces, most", [(NUMBERED, 3), (PLAIN, 6)], ids=["numbers", "plain"])
 @pytest.mark.parametrize("counted", [True, False])
-def test_every_line_ends_within_its_length(pieces, most, counted):
+def test_every_line_ends_within_max_length(pieces, most, counted):
     longest, depth = 9, 2
     pairs = [
         (line, words)
@@ -117,7 +117,7 @@ def test_every_line_ends_within_its_length(pieces, most, counted):
     assert grammar.read(sources, {})[:, 0].numpy().tolist() == [*range(most + 1), *[0] * (7 - most)]
 
 
-def test_words_that_are_not_counted_may_be_any_number():
+def test_without_starts_any_number_of_words_is_allowed():
     grammar = kt.BracketGrammar(PLAIN)
     assert after(grammar, []) == {4, 5}  # no tree is empty
     assert after(grammar, [4]) == {4, 5, 7, 8}
@@ -128,7 +128,7 @@ def test_words_that_are_not_counted_may_be_any_number():
     assert grammar.read(SOURCES, {}) == ()
 
 
-def test_words_are_counted_as_they_begin():
+def test_words_are_counted_by_their_first_pieces():
     grammar = kt.BracketGrammar(NUMBERED, STARTS)
     assert grammar.read(SOURCES, {}).numpy().tolist() == [[n] for n in WORDS]
     assert grammar.read({"source_ids": SOURCES}, {}).numpy().tolist() == [[n] for n in WORDS]
@@ -136,7 +136,7 @@ def test_words_are_counted_as_they_begin():
 
 
 @pytest.mark.full
-def test_a_line_of_each_tree_is_allowed():
+def test_trees_of_a_treebank_are_allowed():
     lines = [to_brackets(tree, tags=True, numbers=True) for tree in made_trees(100).train]
     tokenizer = kt.Tokenizer.train(
         lines, 400, model_type="word", byte_fallback=False, hard_vocab_limit=False
@@ -185,7 +185,7 @@ def held_to(search, *constraints):
         pytest.param(SEARCHES[2], NUMBERED, marks=pytest.mark.full),
     ],
 )
-def test_searches_write_trees_and_score_them_as_the_model_does(search, pieces):
+def test_searches_write_trees_with_the_scores_of_the_model(search, pieces):
     model = random_model(pieces)
     search = held_to(search, kt.BracketGrammar(pieces, STARTS, max_depth=3))
     found = search(model, SOURCES, 61)
@@ -198,7 +198,7 @@ def test_searches_write_trees_and_score_them_as_the_model_does(search, pieces):
                 assert len(tagged_words(from_brackets(line))) == count
             else:
                 assert line == ""
-    # The model's own probabilities: those of its forward pass, which knows of no grammar.
+    # Scores are probabilities of the forward pass, without the grammar.
     best, score = found.ids.numpy()[0, 0], found.scores.numpy()[0, 0]
     best = best[best > 0]
     target = np.concatenate([[2], best[:-1]])[None].astype("int32")
@@ -206,14 +206,14 @@ def test_searches_write_trees_and_score_them_as_the_model_does(search, pieces):
     own = tf.nn.log_softmax(logits)[0].numpy()[np.arange(len(best)), best].sum()
     penalty = ((5 + len(best)) / 6) ** getattr(search, "length_penalty", 0.0)
     np.testing.assert_allclose(score, own / penalty, rtol=1e-5)
-    # A result does not depend on the rest of the batch; what is drawn depends on the source.
+    # Results do not depend on the rest of the batch, samples included.
     alone = search(model, SOURCES[1:2, :2], 61)
     assert (
         alone.ids.numpy()[0, 0].tolist() == found.ids.numpy()[1, 0, : alone.ids.shape[2]].tolist()
     )
 
 
-def test_greedy_takes_the_likeliest_token_of_those_allowed():
+def test_greedy_takes_the_likeliest_allowed_token():
     model, grammar = random_model(), kt.BracketGrammar(NUMBERED, STARTS, max_depth=3)
     search = kt.GreedySearch(constraints=[grammar])
     found = search(model, SOURCES[:1], 61).ids.numpy()[0, 0]
@@ -225,13 +225,13 @@ def test_greedy_takes_the_likeliest_token_of_those_allowed():
         ids.append(max(allowed, key=lambda token: logits[token]))
     assert ids == found[found > 0].tolist()
     free = kt.GreedySearch()(model, SOURCES[:1], 61).ids.numpy()[0, 0]
-    assert ids != free[free > 0].tolist()  # it did forbid
+    assert ids != free[free > 0].tolist()  # the grammar did forbid tokens
 
 
 @pytest.mark.full
-def test_given_tokens_are_held_to_the_grammar():
+def test_given_tokens_must_follow_the_grammar():
     model, grammar = random_model(), kt.BracketGrammar(NUMBERED, STARTS)
-    prefix = np.array([[5, 4], [8, 0]], "int32")  # "(NP (S", and "1", which opens nothing
+    prefix = np.array([[5, 4], [8, 0]], "int32")  # "(NP (S", and "1", which opens no bracket
     for search in (kt.GreedySearch(), kt.BeamSearch(2)):
         search = held_to(search, grammar)
         result = search(model, SOURCES[:2], 31, target_prefix=prefix)
@@ -242,7 +242,7 @@ def test_given_tokens_are_held_to_the_grammar():
 
 def test_a_shortlist_and_a_grammar_go_together():
     model = random_model()
-    table = np.full((len(STARTS), 1), 4)  # "(S" alone may be opened
+    table = np.full((len(STARTS), 1), 4)  # only "(S" may be opened
     shortlist = kt.Shortlist(table, np.isin(np.arange(len(NUMBERED)), [3, 7, 8, 9, 10, 12]))
     grammar = kt.BracketGrammar(NUMBERED, STARTS, max_depth=2)
     search = kt.BeamSearch(3, constraints=[grammar])
@@ -253,7 +253,7 @@ def test_a_shortlist_and_a_grammar_go_together():
 
 
 class Odd(kt.Constraint):
-    """Tokens from 4 on that are odd, and then the end: a constraint that reads the source."""
+    """Allows odd tokens from 4 on, one per source token, and then the end."""
 
     def __init__(self, size):
         self.ids = np.arange(size)
@@ -281,7 +281,7 @@ class Odd(kt.Constraint):
     ],
     ids=["brackets", "a grammar of one's own"],
 )
-def test_artefacts_hold_to_grammars(tmp_path, search, grammar):
+def test_artefacts_follow_grammars(tmp_path, search, grammar):
     model = random_model()
     search = held_to(search, grammar)
     options = dict(max_length=41, samples=[SOURCES], verbose=False)
@@ -301,7 +301,7 @@ def test_artefacts_hold_to_grammars(tmp_path, search, grammar):
         np.testing.assert_array_equal(found["token_ids"], expected.ids)
 
 
-def test_what_is_no_constraint_is_refused():
+def test_wrong_constraints_are_refused():
     with pytest.raises(
         TypeError, match="str has no inputs, .* read, start, step, so it is not a con"
     ):

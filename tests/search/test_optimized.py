@@ -1,4 +1,4 @@
-"""Training and search as users run them: TensorFlow optimizes graphs and has four threads."""
+"""Training and search as users run them: with graph optimization and four threads."""
 
 import os
 import pathlib

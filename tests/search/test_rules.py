@@ -1,4 +1,4 @@
-"""Rules for next tokens: equal to the processors of `transformers`, and to CTranslate2's options.
+"""Rules for next tokens, against processors of `transformers` and options of CTranslate2.
 
 Shapes: B batch, W hypotheses, V vocabulary, t tokens so far.
 """
@@ -20,7 +20,7 @@ B, W, V = 3, 2, 13
 
 
 def changed(rule, logits, history, leading=0, count=None, **inputs):
-    """The logits (B, W, V) after a rule, whose state is new; zeros may lead the history."""
+    """Returns the logits (B, W, V) after a rule; may pad the history with leading zeros."""
     given = {name: tf.constant(value) for name, value in {**rule.inputs, **inputs}.items()}
     given = {
         name: value if value.shape.rank == 0 else tf.repeat(value, B // len(value), axis=0)
@@ -35,7 +35,7 @@ def changed(rule, logits, history, leading=0, count=None, **inputs):
 
 
 def processed(processor, logits, history):
-    """The same by a processor of `transformers`."""
+    """Returns the logits after a processor of `transformers`."""
     rows = torch.tensor(history.reshape(B * W, -1)), torch.tensor(logits.reshape(B * W, V))
     return processor(*rows).numpy().reshape(B, W, V)
 
@@ -47,7 +47,7 @@ def drawn(seed, length):
 
 
 def check(found, expected):
-    """Equal, except for the padding, which holds the share of the forbidden tokens."""
+    """Compares all but padding, which gets the probability of forbidden tokens."""
     np.testing.assert_allclose(found[..., 1:], expected[..., 1:], rtol=1e-6)
     assert np.isfinite(found[..., 0]).all()
 
@@ -57,7 +57,7 @@ HISTORIES = [(seed, length) for seed, length in enumerate((1, 2, 5, 67))]
 
 @pytest.mark.parametrize("leading", [0, 3])
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_no_ngram_comes_twice_as_in_transformers(size, leading):
+def test_repeated_ngrams_are_forbidden_as_in_transformers(size, leading):
     forbidden = 0
     for seed, length in HISTORIES:
         logits, history = drawn(seed, length)
@@ -110,7 +110,7 @@ def test_words_may_differ_by_sentence():
     assert [np.flatnonzero(np.isinf(row[0])).tolist() for row in found] == [[7], [8], []]
 
 
-def test_a_prefix_takes_its_share_until_a_hypothesis_leaves_it():
+def test_a_prefix_is_biased_until_a_hypothesis_leaves_it():
     logits, _ = drawn(1, 0)
     own = tf.nn.softmax(logits).numpy()
     prefix = {"biased_prefix": np.array([[5, 6], [7, 0], [0, 0]], np.int32)}
@@ -151,9 +151,9 @@ SOURCES = [[5, 7, 11, 13, 3], [17, 19, 3], [22, 4, 4, 9, 6, 8, 3]]
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory):
-    """A function from the bias of the end token to a model, its words and CTranslate2's engine.
+    """Returns a function from the end token's bias to a model, its words and CTranslate2's engine.
 
-    Padding and begin are as unlikely as in trained models.
+    Padding and begin tokens are as unlikely as in trained models.
     """
     ctranslate2 = pytest.importorskip("ctranslate2", reason="the other engine is missing")
     model = kt.Transformer(
@@ -180,7 +180,7 @@ def full(*values):
 
 @functools.cache
 def free_search(width):
-    """A search is traced once for each model and set of inputs."""
+    """Caches the search, which TensorFlow traces once for each model."""
     return kt.BeamSearch(width, 0.0)
 
 
@@ -191,7 +191,7 @@ def free_search(width):
         full(1, kt.ForbiddenWords([[15], [11, 11]]), {}, {"suppress_sequences": [[15], [11, 11]]}),
         full(1, kt.RepetitionPenalty(1.4), {}, {"repetition_penalty": 1.4}),
         full(3, kt.RepetitionPenalty(1.4), {}, {"repetition_penalty": 1.4}),
-        full(1, None, {"min_length": 7}, {"min_decoding_length": 6}),  # theirs is without the end
+        full(1, None, {"min_length": 7}, {"min_decoding_length": 6}),  # theirs excludes the end
         full(1, None, {"target_prefix": [4, 8]}, {"target_prefix": [4, 8]}),
         (3, None, {"target_prefix": [4, 8]}, {"target_prefix": [4, 8]}),
         (
@@ -202,8 +202,8 @@ def free_search(width):
         ),
     ],
 )
-def test_searches_are_those_of_ctranslate2(engines, width, rule, call, theirs):
-    # No text of the beams ends, because both engines stop and rank finished texts differently.
+def test_searches_equal_ctranslate2(engines, width, rule, call, theirs):
+    # With beams, no text ends, because the engines stop and rank finished texts differently.
     model, words, engine = engines(2.5 if width == 1 else -9.0)
     call = {
         name: np.tile([value], (3, 1)) if isinstance(value, list) else value
@@ -235,7 +235,7 @@ def test_searches_are_those_of_ctranslate2(engines, width, rule, call, theirs):
 
 @pytest.mark.full
 def test_a_prefix_and_a_minimum_for_each_sentence_trace_with_one_hypothesis():
-    """The state of the prefix lost its static width there, so that no graph was made."""
+    """The prefix's state must keep its static width there, or tracing fails."""
     search = kt.GreedySearch(constraints=[kt.BiasedPrefix(0.7)], token_scores=True)
     model = exports.tiny(num_layers=1)
     spec = tf.TensorSpec([None, None], tf.int32)

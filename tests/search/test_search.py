@@ -1,4 +1,4 @@
-"""The searches on a small fake model, against plain searches in NumPy.
+"""Searches on a small fake model, against a plain search in NumPy.
 
 Shapes: B batch, W beam width, S source length, T generated length, V vocabulary.
 """
@@ -30,7 +30,7 @@ SEARCHES = [
     Sampling(0.9, seed=7, num_samples=2),
     Sampling(1.5, top_k=5, top_p=0.8, seed=7, min_length=3),
 ]
-QUICK = (1, 4)  # the others run with `--full` where a test costs as much for each search
+QUICK = (1, 4)  # in slow tests, the others run with `--full` only
 
 
 def full(*values):
@@ -47,14 +47,14 @@ some_searches = pytest.mark.parametrize(
 
 @functools.cache
 def shared_model(causal=False):
-    """One model for many tests, so that each search is traced once. Forbidden ids are likely."""
+    """Returns a shared model, so that each search is traced once. Forbidden ids are likely."""
     model = FakeModel(13, end_bias=2.0, causal=causal)
     model.table[:, [0, 2]] += 4.0
     return model
 
 
 class Reference:
-    """Beam search as one would explain it: lists, no cache, no batch, one sentence."""
+    """Plain beam search for one sentence, with lists and without a cache."""
 
     def __init__(self, model, source, limit, *, start=(2,), prefix=(), min_length=0, unknown=True):
         self.model, self.source, self.limit = model, source, limit
@@ -73,7 +73,7 @@ class Reference:
         return tokens[-1] == END or len(tokens) == self.limit
 
     def everything(self, alpha):
-        """All hypotheses there are, best first."""
+        """Returns all hypotheses, best first."""
         found, running = [], [((), 0.0)]
         while running:
             tokens, total = running.pop()
@@ -102,7 +102,7 @@ class Reference:
 
 
 def check(result, row, expected):
-    """Row `row` of a result holds exactly the hypotheses `expected`, then nothing."""
+    """Checks that a row of a result holds exactly the hypotheses `expected`."""
     ids, scores = result.ids.numpy()[row], result.scores.numpy()[row]
     for place, (tokens, score) in enumerate(expected):
         padded = np.pad(tokens, (0, ids.shape[1] - len(tokens)))
@@ -113,7 +113,7 @@ def check(result, row, expected):
 
 
 def sentences(batch, length, vocab_size, seed=0):
-    """Random sources (B, S), right-padded to different lengths."""
+    """Returns random sources (B, S), right-padded to different lengths."""
     draw = np.random.default_rng(seed)
     ids = draw.integers(4, vocab_size, size=(batch, length)).astype("int32")
     kept = np.maximum(length - np.arange(batch) % max(length, 1), 1)
@@ -121,7 +121,7 @@ def sentences(batch, length, vocab_size, seed=0):
 
 
 def trimmed(ids):
-    """Without the columns that are all 0."""
+    """Removes the columns that are all 0."""
     return ids[..., : int(np.sum(np.any(ids != 0, axis=(0, 1))))]
 
 
@@ -172,7 +172,7 @@ def test_wide_beam_finds_all_hypotheses_in_order(alpha):
     source = sentences(3, 2, 6)
     result = BeamSearch(47, alpha)(model, source, max_length=3)
     for row in range(3):
-        # 1, 4 and 5 go on, 3 ends: 1 + 3 + 9 * 4 hypotheses
+        # 1, 4 and 5 continue, 3 ends: 1 + 3 + 9 * 4 hypotheses
         everything = Reference(model, source[row], 3).everything(alpha)
         assert len(everything) == 40
         check(result, row, everything)
@@ -204,7 +204,7 @@ def test_equally_likely_tokens_are_taken_in_order_of_their_ids():
 @pytest.mark.parametrize("count", [1, 5])
 def test_ranking_parts_of_the_vocabulary_equals_ranking_all_of_it(count):
     random = np.random.default_rng(0)
-    # few kinds of numbers: equal ones in many places
+    # few different numbers, so that many are equal
     for vocabulary, kinds in itertools.product((7, 97, 600, 1000), (3, 10**6)):
         logits = random.integers(0, kinds, (5, 2, vocabulary)).astype("float32")
         found, expected = top_tokens(tf.constant(logits), count), tf.math.top_k(logits, count)
@@ -295,7 +295,7 @@ def test_beam_and_greedy_equal_a_plain_search(causal, prefix, min_length, unknow
         check(greedy, row, reference.beam(1, 0.0, True))
 
 
-def test_default_limit_is_the_sentences_own_length_and_fifty():
+def test_default_limit_is_the_source_length_plus_fifty():
     model = FakeModel(11, end_bias=-1e9)
     source = np.array([[5, 6, 7, 8, 9], [5, 6, 0, 0, 0], [0, 0, 0, 0, 0]], "int32")
     ids = GreedySearch()(model, source).ids.numpy()
@@ -304,7 +304,7 @@ def test_default_limit_is_the_sentences_own_length_and_fifty():
 
 def test_limits_keep_within_the_models_positions():
     source = np.array([[5, 6, 7], [5, 0, 0]], "int32")
-    # No position is fed that the model lacks: the fake model would raise.
+    # The fake model raises an error for positions that it lacks.
     ids = BeamSearch(2)(FakeModel(11, end_bias=-1e9, max_length=5), source, 17).ids.numpy()
     np.testing.assert_array_equal(np.count_nonzero(ids, axis=2), [[5, 5], [5, 5]])
     model = FakeModel(11, end_bias=-1e9, max_length=5, causal=True)
@@ -331,7 +331,7 @@ def test_prompts_without_room_have_no_hypothesis(search):
 
 
 @some_searches
-def test_nothing_allowed_gives_no_hypothesis_and_never_nan(search):
+def test_without_allowed_tokens_there_is_no_hypothesis_and_no_nan(search):
     model = FakeModel(4)  # pad, unknown, begin, end
     search = type(search)(**search.get_config() | {"min_length": 3, "allow_unknown": False})
     result = search(model, np.array([[1], [3]], "int32"))
@@ -343,7 +343,7 @@ def test_nothing_allowed_gives_no_hypothesis_and_never_nan(search):
 
 
 def chi_square_fits(counts, expected):
-    """Whether counts deviate from what is expected neither more nor less than chance has it."""
+    """Returns whether counts deviate from the expected ones as much as by chance."""
     statistic = np.sum((counts - expected) ** 2 / expected)
     freedom = counts.size - 1
     return abs(statistic - freedom) < 5 * np.sqrt(2 * freedom)
@@ -368,7 +368,7 @@ def test_noise_is_uniform_and_neighbours_are_independent(axis):
 
 
 def reshaped(probabilities, temperature, top_k, top_p):
-    """The distribution that is sampled from, step by step."""
+    """Returns the distribution to sample from, step by step."""
     logits = np.log(probabilities) / temperature
     logits[[0, 2]] = -np.inf
     order = np.argsort(-logits, kind="stable")
@@ -406,7 +406,7 @@ def test_samples_follow_the_distribution(temperature, top_k, top_p):
     possible = expected > 0
     assert counts[~possible].sum() == 0
     assert chi_square_fits(counts[possible], expected[possible] * 20011)
-    # Scores are the model's own, in order.
+    # Scores are sorted log-probabilities of the model.
     np.testing.assert_allclose(result.scores[0], log_probs[result.ids[0, :, 0]], rtol=1e-5)
     assert (np.diff(result.scores[0]) <= 0).all()
 
@@ -453,7 +453,7 @@ def test_samples_take_prefixes_and_score_the_whole_sequence():
         np.testing.assert_allclose(result.scores[row, 0], score, rtol=1e-5)
 
 
-# What a model must offer
+# Methods of a model
 
 
 def test_the_example_of_the_searches_page_runs():
@@ -479,10 +479,10 @@ def test_another_kind_of_cache_is_refused():
         GreedySearch()(model, sentences(2, 3, 5))
 
 
-# Compiled once, in other graphs, in ONNX
+# Compilation and ONNX
 
 
-def test_search_is_compiled_once_for_all_shapes_and_goes_with_its_model():
+def test_search_is_compiled_once_for_all_shapes_and_freed_with_its_model():
     model = FakeModel(11, end_bias=1.0)
     search = BeamSearch(2)
     for batch, length in [(2, 3), (5, 7), (1, 11)]:
@@ -497,12 +497,12 @@ def test_search_is_compiled_once_for_all_shapes_and_goes_with_its_model():
 
 
 def best(result):
-    """The outputs that every search has."""
+    """Returns the outputs that every search has."""
     return {"ids": result.ids, "scores": result.scores}
 
 
 def onnx_session(function, signature):
-    """Function -> session, proving that one `Loop` holds all and nothing became an input."""
+    """Returns a session; checks that the function has one `Loop` and no extra input."""
     tf2onnx = pytest.importorskip("tf2onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     model, _ = tf2onnx.convert.from_function(
@@ -521,7 +521,7 @@ def ids_spec(name):
 
 @pytest.mark.full
 @pytest.mark.parametrize("number", [4, *map(full, range(4))])
-def test_onnx_gives_the_same(number):
+def test_onnx_equals_the_search(number):
     search, model = SEARCHES[number], shared_model(causal=number % 2 == 1)
     session = onnx_session(lambda ids: best(search(model, ids)), [ids_spec("source_ids")])
     for batch, length in [(1, 3), (5, 7), (11, 2), (0, 3)]:
@@ -566,7 +566,7 @@ def test_onnx_takes_limits_and_prefixes_as_inputs():
         full(kt.Transformer, "sinusoidal"),
     ],
 )
-def test_cached_search_of_a_real_model_scores_as_full_passes_do(cls, positions):
+def test_cached_search_of_a_real_model_equals_full_passes(cls, positions):
     model = cls(11, 2, 16, 2, 32, positions=positions)
     for weight in model.trainable_weights:  # far from uniform, so that hypotheses differ
         weight.assign(1.7 * weight)
@@ -604,7 +604,7 @@ def test_configuration_is_complete(search):
     assert list(config) and set(config) == set(parameters)
     assert all(config[name] != item.default for name, item in parameters.items())
     model = kt.Transformer(11, num_layers=1, d_model=8, num_heads=2, d_ff=13)
-    search(model, sentences(2, 3, 11), max_length=3)  # compiled functions do not travel
+    search(model, sentences(2, 3, 11), max_length=3)  # compiled functions are not copied
     data = keras.saving.serialize_keras_object(search)
     assert data["registered_name"].startswith("keras_transformer>")
     copies = [keras.saving.deserialize_keras_object(data), copy.deepcopy(search)]
@@ -678,13 +678,13 @@ def test_a_prompt_that_is_not_padded_on_the_right_is_refused(row):
     ids = np.array([[5, 7, 0, 0], [0, 0, 0, 0], row], "int32")
     with pytest.raises(ValueError, match=r"source_ids must be padded on the right, but row 2"):
         GreedySearch()(FakeModel(11, causal=True), ids, 3)
-    result = GreedySearch()(FakeModel(11, causal=True), ids[:2], 3)  # an empty prompt is one
+    result = GreedySearch()(FakeModel(11, causal=True), ids[:2], 3)  # an empty prompt is valid
     assert np.isfinite(result.scores).all()
     sources = GreedySearch()(FakeModel(11), ids, 3)  # an encoder may read padding on either side
     assert np.isfinite(sources.scores).all()
 
 
-def test_other_backends_are_refused_in_words(monkeypatch):
+def test_other_backends_are_refused(monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
     with pytest.raises(ValueError, match="TensorFlow backend, but the backend is 'jax'"):
         GreedySearch()(FakeModel(11), sentences(2, 3, 11))

@@ -1,4 +1,4 @@
-"""Shortlists: candidates by hand, and searches that give what forbidding all other words gives.
+"""Shortlists: candidates, and searches that equal a search with all other words forbidden.
 
 Shapes: B batch, S source length, V vocabulary, C candidates of a source token.
 """
@@ -31,7 +31,7 @@ def random_shortlist(size=V, **options):
 
 
 class Masked:
-    """A model whose logits are all computed, and then forbidden where no candidate is."""
+    """A model that computes all logits and forbids all but the candidates."""
 
     def __init__(self, model, shortlist):
         self.model, self.shortlist = model, shortlist
@@ -46,7 +46,7 @@ class Masked:
         return logits - 1e4 * (1.0 - memory[1][:, None]), cache
 
 
-def test_candidates_are_those_of_the_table_and_the_lowest_that_fill():
+def test_candidates_come_from_the_table_and_the_lowest_ids_fill_up():
     table = np.full((7, 2), 3)
     table[5], table[6] = [8, 3], [9, 6]
     always = np.arange(11) < 4
@@ -60,7 +60,7 @@ def test_candidates_are_those_of_the_table_and_the_lowest_that_fill():
     ]
 
 
-def test_pairs_of_sentences_show_the_translations_of_each_token():
+def test_from_pairs_finds_the_translations_of_each_token():
     random = np.random.default_rng(2)
     sources = [random.integers(4, V, random.integers(1, 9)).tolist() for _ in range(300)]
     own = np.arange(TARGET_V)
@@ -92,7 +92,7 @@ OWN = {"target_vocab_size": TARGET_V, "tie_output": False, "output_bias": True}
     ],
     ids=["one matrix", "a matrix and a bias of the logits' own", "recurrent"],
 )
-def test_searches_give_what_forbidding_all_other_words_gives(options, size, search):
+def test_searches_equal_forbidding_all_other_words(options, size, search):
     model, shortlist = random_model(**options), random_shortlist(size, multiple=4)
     found = search(Shortlisted(model, shortlist), SOURCE, LENGTH)
     expected = search(Masked(model, shortlist), SOURCE, LENGTH)
@@ -105,7 +105,9 @@ def test_searches_give_what_forbidding_all_other_words_gives(options, size, sear
     best = found.ids.numpy()[1, 0]
     np.testing.assert_array_equal(alone.ids.numpy()[0, 0].tolist(), best[: alone.ids.shape[2]])
     free = search(model, SOURCE, LENGTH).ids.numpy()
-    assert free.shape != found.ids.shape or (free != found.ids.numpy()).any()  # it did forbid
+    assert (
+        free.shape != found.ids.shape or (free != found.ids.numpy()).any()
+    )  # the shortlist did forbid words
 
 
 @pytest.mark.parametrize(
@@ -114,14 +116,14 @@ def test_searches_give_what_forbidding_all_other_words_gives(options, size, sear
         pytest.param(kt.BeamSearch(3), np.array([[4, 4], [4, 0], [0, 0]]), marks=pytest.mark.full),
         pytest.param(kt.GreedySearch(), np.array([[4], [0], [4]]), marks=pytest.mark.full),
         (kt.Sampling(temperature=2.0, top_k=3, seed=7, num_samples=2), None),
-        # more extensions than there are candidates
+        # more extensions than candidates
         pytest.param(kt.BeamSearch(26), None, marks=pytest.mark.full),
         # more than ids that are always listed
         pytest.param(kt.BeamSearch(35), None, marks=pytest.mark.full),
     ],
     ids=["beam, prefix", "greedy, prefix", "sampling", "wide", "as wide as the vocabulary"],
 )
-def test_so_do_searches_that_need_the_whole_vocabulary(search, prefix):
+def test_searches_of_the_whole_vocabulary_equal_forbidding_other_words(search, prefix):
     model, shortlist = random_model(), random_shortlist()
     found, expected = (
         search(searched, SOURCE, LENGTH, target_prefix=prefix)
@@ -153,7 +155,7 @@ def test_the_loop_ranks_the_candidates_only(search):
 
 
 class AnyLogits(kt.search.Constraint):
-    """Changes nothing, but takes the logits of the whole vocabulary."""
+    """Changes nothing, but requires the logits of the whole vocabulary."""
 
     def step(self, logits, past, state, known):
         assert logits.shape[-1] == V
@@ -201,14 +203,14 @@ def test_terms_become_candidates_of_their_sentence():
 
 
 class Tagged(kt.Transformer):
-    """Starts with a token of its own behind the begin token."""
+    """Starts with the begin token and token 7."""
 
     def start_ids(self, source_ids):
         return np.tile([[2, 7]], [len(SOURCE), 1])
 
 
 class Fond(Shortlisted):
-    """Finds one word likelier than the model does."""
+    """Makes one word likelier."""
 
     def decode_step(self, *arguments):
         logits, cache = super().decode_step(*arguments)
@@ -216,7 +218,7 @@ class Fond(Shortlisted):
 
 
 class Wrapped:
-    """Does so, too, and passes on all that it lacks."""
+    """Makes one word likelier and delegates everything else."""
 
     def __init__(self, model):
         self.model = model
@@ -230,7 +232,7 @@ class Wrapped:
 
 
 @pytest.mark.full
-def test_models_of_another_kind_are_searched_as_they_are():
+def test_overridden_methods_of_models_are_used():
     shortlist, search = random_shortlist(), kt.GreedySearch()
     tagged = Tagged(V, 1, d_model=12, num_heads=3, d_ff=17, dropout=0.0)
     plain = search(Shortlisted(random_model(), shortlist), SOURCE, LENGTH).ids.numpy()
@@ -241,7 +243,7 @@ def test_models_of_another_kind_are_searched_as_they_are():
     np.testing.assert_array_equal(found.ids, search(Masked(tagged, shortlist), SOURCE, LENGTH).ids)
 
 
-def test_logits_are_a_tensor_of_the_whole_vocabulary_to_tensorflow():
+def test_logits_convert_to_a_tensor_of_the_whole_vocabulary():
     table = np.full((V, 1), 36)
     short = Shortlisted(random_model(), Shortlist(table, np.arange(V) == 3))
     memory = short.encode(SOURCE)
@@ -257,7 +259,7 @@ def test_logits_are_a_tensor_of_the_whole_vocabulary_to_tensorflow():
 
 
 @pytest.mark.full
-def test_an_artefact_writes_the_same(tmp_path):
+def test_an_artefact_equals_the_search(tmp_path):
     model, shortlist = random_model(), random_shortlist(multiple=8)
     search = kt.BeamSearch(2, constraints=[kt.Terms(), *RULES])
     export_onnx(
@@ -295,7 +297,7 @@ def test_shortlists_that_do_not_fit_are_refused(change, message):
         Shortlist(**arguments)
 
 
-def test_what_has_no_shortlist_is_refused(tmp_path):
+def test_exports_that_cannot_have_a_shortlist_are_refused(tmp_path):
     model, shortlist = random_model(), random_shortlist()
     causal = kt.CausalTransformer(V, 1, d_model=12, num_heads=3, d_ff=17)
     for arguments, options, error, message in (

@@ -66,7 +66,7 @@ def test_scores_are_divided_by_the_number_of_tokens_without_the_end():
     assert search().length_divisor(1) == 1
 
 
-def test_start_scores_are_those_of_the_forward_pass():
+def test_start_scores_equal_the_forward_pass():
     inputs = source()
     found = search(1)(MODEL, inputs, max_length=3).start_scores.numpy()
     logits = MODEL({"features": inputs["features"], "target_ids": inputs[START_IDS]})
@@ -104,7 +104,7 @@ def test_samples_depend_on_the_seed_only_and_follow_the_rules():
 
 
 @pytest.mark.full
-def test_scores_of_samples_are_the_models_own():
+def test_scores_of_samples_are_means_of_token_scores():
     found = search(3, token_scores=True)(MODEL, source(), seed=3, max_length=7, temperature=2.0)
     ids = found.ids.numpy()
     sums = found.token_scores.numpy().sum(axis=2)
@@ -113,7 +113,7 @@ def test_scores_of_samples_are_the_models_own():
 
 
 @pytest.mark.full
-def test_half_of_the_positions_are_generated():
+def test_at_most_half_of_the_positions_are_generated():
     made = model(positions=kt.LearnedPositionEncoding(22))
     found = kt.SpeechSearch(1, no_speech=NO_SPEECH)(made, source(), max_length=99)
     assert found.ids.shape[2] <= 11

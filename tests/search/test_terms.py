@@ -1,4 +1,4 @@
-"""Terms of a beam search, against all hypotheses that there are.
+"""Terms in a beam search, against an enumeration of all hypotheses.
 
 Shapes: B batch, W beam width, T generated length, V vocabulary, N terms, L tokens of a term.
 """
@@ -22,13 +22,13 @@ SEARCH = BeamSearch(8, 0.6, constraints=[Terms()])
 
 
 def is_part(term, ids):
-    """Whether a term follows somewhere in each row of ids (n, T)."""
+    """Returns whether each row of ids (n, T) contains a term."""
     starts = range(ids.shape[1] - len(term) + 1)
     return np.any([(ids[:, i : i + len(term)] == term).all(axis=1) for i in starts], axis=0)
 
 
 def holds(terms, ids):
-    """Whether each row of ids (n, T) holds all terms, rows that are padded with 0."""
+    """Returns whether each row of ids (n, T) contains all padded terms."""
     found = np.ones(len(ids), bool)
     for term in terms:
         if term[0]:
@@ -53,14 +53,14 @@ class AllHypotheses:
         self.forward = tf.function(lambda inputs: tf.nn.log_softmax(model(inputs)))
 
     def __call__(self, source, alpha):
-        """Ids (n, T) and scores (n,) of all hypotheses of a source (S,)."""
+        """Returns ids (n, T) and scores (n,) of all hypotheses of a source (S,)."""
         sources = np.repeat(source[None], len(self.fed), axis=0)
         log_probs = self.forward({"source_ids": sources, "target_ids": self.fed}).numpy()
         chosen = np.take_along_axis(log_probs[:, :-1], self.words[..., None], axis=2)[..., 0]
         sums = np.pad(np.cumsum(chosen, axis=1), [(0, 0), (1, 0)])
         ids, scores = [], []
         for length in range(LIMIT):
-            rows = slice(None, None, len(WORDS) ** (LIMIT - 1 - length))  # one for each beginning
+            rows = slice(None, None, len(WORDS) ** (LIMIT - 1 - length))  # one per prefix
             start = self.words[rows, :length]
             for token in [END] if length < LIMIT - 1 else [END, *WORDS]:
                 ends = np.insert(start, length, token, axis=1)
@@ -71,7 +71,7 @@ class AllHypotheses:
 
 
 def random_terms(random):
-    """One or two terms that fit into a hypothesis before its end, padded: (2, 3)."""
+    """Returns one or two padded terms (2, 3) that fit before the end of a hypothesis."""
     while True:
         sizes = random.integers(1, 4, size=2) * [1, random.integers(0, 2)]
         if sizes.sum() < LIMIT:
@@ -103,7 +103,7 @@ def test_the_best_hypothesis_with_all_terms_is_found(models):
 
 
 @pytest.mark.parametrize("early_stop", [True, pytest.param(False, marks=pytest.mark.full)])
-def test_without_terms_it_is_the_free_search(early_stop):
+def test_without_terms_the_search_equals_a_free_one(early_stop):
     model = FakeModel(11, end_bias=1.0)
     source = np.random.default_rng(3).integers(4, 11, size=(13, 5)).astype("int32")
     limits = 3 + np.arange(13, dtype="int32") % 7
@@ -144,7 +144,7 @@ def test_a_sentence_depends_neither_on_its_batch_nor_on_padding():
 
 
 class Writer(FakeModel):
-    """A model that writes the texts of a table, one for each source, most of all."""
+    """A model that prefers the texts of a table, one for each source."""
 
     def __init__(self, texts):
         super().__init__(11)
@@ -159,7 +159,7 @@ class Writer(FakeModel):
 
 
 FOLLOWED = [
-    ([5, 5, 5, 6, 7], [[5, 5, 6]]),  # after the third 5 two tokens are still met
+    ([5, 5, 5, 6, 7], [[5, 5, 6]]),  # after the third 5, two tokens still match
     ([5, 6, 5, 6, 5, 7], [[5, 6, 5, 7]]),
     ([4, 5, 6, 7, 8], [[5, 6, 7], [6, 7, 8]]),  # they overlap
     ([4, 5, 6, 7], [[5, 6], [6], [5, 6, 7], [6]]),  # parts of others, and the same twice
@@ -168,7 +168,7 @@ FOLLOWED = [
 ]
 
 
-def test_terms_are_followed_wherever_they_are():
+def test_terms_are_matched_anywhere_in_a_text():
     texts, terms = zip(*FOLLOWED, strict=True)
     terms = np.stack([pad_rows([*rows, [0] * 4, [], [], []])[:4] for rows in terms])
     ids = SEARCH(Writer(texts), np.arange(6)[:, None], 13, terms=terms).ids.numpy()
@@ -177,7 +177,7 @@ def test_terms_are_followed_wherever_they_are():
 
 
 @pytest.mark.full
-def test_terms_of_a_prompt_do_not_count_but_those_of_a_prefix_do():
+def test_terms_in_a_prefix_count_but_not_in_a_prompt():
     model = exports.tiny("generate", vocab_size=23)
     terms = np.array([[[7, 11]]])
     prompts = np.array([[2, 7, 11], [2, 7, 0]], "int32")

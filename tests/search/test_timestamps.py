@@ -1,4 +1,4 @@
-"""The rules for times equal transformers' Whisper processors, on random beginnings."""
+"""Timestamp rules against the Whisper processors of `transformers`, on random prefixes."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ START = [2, 41, 43]
 
 
 def beginnings():
-    """Random beginnings that follow the rules, by number of tokens."""
+    """Yields random prefixes of 0 to 8 tokens that follow the rules."""
     random = np.random.default_rng(3)
     for count in range(9):
         for _ in range(11):
@@ -61,7 +61,7 @@ def step(logits, ids, start=START):
     return RULES.step(tf.constant(logits[None, None]), past, (), known)[0].numpy()[0, 0]
 
 
-def test_rules_equal_another_implementation():
+def test_rules_equal_transformers():
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     random, kinds = np.random.default_rng(5), set()

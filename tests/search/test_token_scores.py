@@ -35,7 +35,7 @@ def numpy(result):
     "number, prefixed",
     quick(itertools.product(range(3), [True, False]), (1, False)),
 )
-def test_they_equal_a_forward_pass(model, number, prefixed):
+def test_token_scores_and_alignments_equal_a_forward_pass(model, number, prefixed):
     search = SEARCHES[number]
     prefix = np.array([[8, 9], [5, 0], [0, 0], [7, 11], [6, 0]]) if prefixed else None
     limit = np.array([9, 13, 0, 1, 7])  # sentences leave the batch at different steps
@@ -51,13 +51,13 @@ def test_they_equal_a_forward_pass(model, number, prefixed):
 
 
 @pytest.mark.full
-def test_recurrent_decoders_and_long_beams_have_them_too():
+def test_recurrent_decoders_have_token_scores_and_alignments():
     model = exports.tiny(vocab_size=V, recurrent_decoder=True)
     search = BeamSearch(5, 1.0, early_stop=False, **HEADS)
     check(model, SOURCE, search, *numpy(search(model, SOURCE, 11)))
 
 
-def test_language_models_have_token_scores_of_what_follows_the_prompt():
+def test_token_scores_of_language_models_start_after_the_prompt():
     model = exports.tiny("generate", vocab_size=V)
     prompts = np.array([[2, 5, 7], [2, 11, 0]], "int32")
     ids, scores, token_scores, _ = BeamSearch(3, token_scores=True)(model, prompts, 7)
@@ -74,7 +74,7 @@ def test_language_models_have_token_scores_of_what_follows_the_prompt():
 
 
 @pytest.mark.full
-def test_shortlists_pass_them_on(model):
+def test_shortlists_keep_token_scores_and_alignments(model):
     search = BeamSearch(3, **BOTH)
     everything = kt.Shortlist(np.full((V, 1), 3), np.ones(V, bool))
     expected = numpy(search(model, SOURCE, 9))
@@ -84,7 +84,7 @@ def test_shortlists_pass_them_on(model):
     np.testing.assert_allclose(found[3], expected[3], atol=1e-5)
 
 
-def test_constraints_do_not_change_them(model):
+def test_constraints_do_not_change_token_scores_and_alignments(model):
     search = BeamSearch(3, constraints=[kt.NoRepeatNgrams(1)], **BOTH)
     result = numpy(search(model, SOURCE, 9))
     check(model, SOURCE, search, *result)

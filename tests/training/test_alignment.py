@@ -1,4 +1,4 @@
-"""Guided alignment: batches with alignments, the loss, and what training with them gives."""
+"""Guided alignment: batches with alignments, the loss, and alignments after training."""
 
 import random
 
@@ -17,7 +17,7 @@ BATCH = {"tokens_per_batch": 512, "seed": 3}
 
 
 def number_pairs(count, seed):
-    """Sources, targets and alignments of rows of numbers."""
+    """Returns random numbers in English and German, and their alignments."""
     draw, rows = random.Random(seed), []
     for _ in range(count):
         source, target, links = [], [], []
@@ -59,7 +59,7 @@ def test_batches_have_the_alignment_of_pieces(tokenizer, tmp_path):
             np.testing.assert_allclose(weights[row, t], expected / max(expected.sum(), 1))
 
 
-def test_drawn_segmentations_keep_the_words(tokenizer):
+def test_alignments_of_sampled_segmentations_sum_to_0_or_1(tokenizer):
     sources, targets, links = number_pairs(50, 2)
     options = {"alignments": links, "sampling_alpha": 0.2, **BATCH}
     for _, labels in kt.translation_batches(sources, targets, tokenizer, **options):

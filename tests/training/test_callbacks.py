@@ -1,4 +1,4 @@
-"""BLEU and translation, throughput, and losses that are not finite."""
+"""Callbacks for BLEU, throughput and non-finite losses; and `translate`."""
 
 import types
 
@@ -15,7 +15,7 @@ REFERENCES = [line[::-1] for line in SOURCES]
 
 
 class Upside:
-    """A search that "translates" by turning each sentence round; remembers its batches' shapes."""
+    """A search that reverses each sentence and records the shapes of its batches."""
 
     def __init__(self):
         self.shapes = []
@@ -38,18 +38,18 @@ def fit(*used, **options):
     return make_model().fit(options.pop("data", dataset()), callbacks=[*used], **options)
 
 
-def test_bleu_joins_the_logs_and_stops_early(tmp_path, capsys):
+def test_bleu_is_logged_and_stops_training_early(tmp_path, capsys):
     path = tmp_path / "best" / "model.npz"
     callback = bleu(best_path=path, tokens_per_batch=12)
     stop = keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=1)
     kept = []
     keep = stop_at(0, None, lambda: kept.append(keep.model.get_weights()))
     history = fit(callback, stop, keep, epochs=5).history
-    # All translations are right from the first epoch on, so the second one is no better.
+    # All translations are right after the first epoch, so the second one is no better.
     np.testing.assert_allclose(history["val_bleu"], [100, 100])
     assert callback.translations == REFERENCES
     assert (callback.best_epoch, round(callback.best, 6)) == (1, 100)
-    # Two sentences of five letters and an end mark are 12 tokens.
+    # Two sentences of five letters and an end token are 12 tokens.
     assert callback.search.shapes[:3] == [(2, 6), (2, 6), (1, 2)]
     text = capsys.readouterr().out
     assert "tok:char" in text and "epoch 1: BLEU" in text and "epoch 0" not in text
@@ -58,16 +58,16 @@ def test_bleu_joins_the_logs_and_stops_early(tmp_path, capsys):
         np.testing.assert_array_equal(best, first)
 
 
-def test_tensorboard_writes_what_our_callbacks_log(tmp_path):
+def test_tensorboard_writes_the_logs_of_our_callbacks(tmp_path):
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
     board = keras.callbacks.TensorBoard(tmp_path, write_graph=False)
     fit(bleu(), kt.Throughput(tokens_per_batch=13), board)
     for folder, name in (("train", b"epoch_tokens_per_second"), ("validation", b"epoch_bleu")):
-        # Keras puts names that begin with `val_` into the second folder, without these letters.
+        # Keras writes names that begin with `val_` to the second folder, without this prefix.
         assert name in b"".join(path.read_bytes() for path in (tmp_path / folder).iterdir())
 
 
-def test_bleu_may_start_late_and_rest_between_but_not_at_the_end():
+def test_bleu_follows_start_and_every_and_runs_after_the_last_epoch():
     callback = bleu(start=1, every=2)
     callback.set_model(None)
     callback.set_params({"epochs": 5})
@@ -82,7 +82,7 @@ def test_bleu_may_start_late_and_rest_between_but_not_at_the_end():
 
 
 @pytest.mark.filterwarnings("ignore:.*val_bleu")  # Keras warns where the value is missing
-def test_callbacks_of_keras_pass_over_epochs_without_a_translation(tmp_path):
+def test_keras_callbacks_skip_epochs_without_bleu(tmp_path):
     best, watched = tmp_path / "best.keras", {"monitor": "val_bleu", "mode": "max"}
     history = fit(
         bleu(every=3),
@@ -108,7 +108,7 @@ def test_callbacks_of_keras_pass_over_epochs_without_a_translation(tmp_path):
         ({"best_path": "best.h5"}, "must end in"),
     ],
 )
-def test_bleu_refuses_what_makes_no_sense(arguments, message):
+def test_bleu_refuses_wrong_arguments(arguments, message):
     arguments = {"source_lines": ["a"], "reference_lines": ["a"]} | arguments
     with pytest.raises(ValueError, match=message):
         kt.BleuCallback(Upside(), Letters(), **arguments)
@@ -127,7 +127,7 @@ def test_lines_are_translated_in_their_order_in_batches_of_similar_length():
         kt.translate(search, None, Letters(), ["abc"], 0)
 
 
-def test_throughput_is_tokens_by_seconds(monkeypatch):
+def test_throughput_is_tokens_per_second(monkeypatch):
     clock = types.SimpleNamespace(now=100.0)
     monkeypatch.setattr(callbacks.time, "perf_counter", lambda: clock.now)
     throughput = kt.Throughput(tokens_per_batch=30)
@@ -139,7 +139,7 @@ def test_throughput_is_tokens_by_seconds(monkeypatch):
     logs = {}
     for batch in range(5):
         clock.now += 2.0
-        optimizer.iterations += batch > 0  # the first one is passed over by a run that goes on
+        optimizer.iterations += batch > 0  # a resumed run skips the first batch
         throughput.on_train_batch_end(batch, logs)
         if batch == 2:  # two updates in six seconds; two batches and an epoch of five are left
             assert logs["tokens_per_second"] == pytest.approx(10)
@@ -155,7 +155,7 @@ def test_throughput_is_tokens_by_seconds(monkeypatch):
     assert logs["minutes_left"] == pytest.approx((4 * 2 + 3) / 60)
 
 
-def test_throughput_counts_tokens_and_stands_in_the_progress_bar(capsys):
+def test_throughput_counts_tokens_and_is_in_the_progress_bar(capsys):
     data = dataset()
     throughput = kt.Throughput(data)
     tokens = sum(np.count_nonzero(x) for x, _ in data)

@@ -1,4 +1,4 @@
-"""Files of checkpoints and weights: whole, flushed, verified, averaged, known by their paths."""
+"""Checkpoint files: damage, flushing, names of variables and averages of weights."""
 
 import io
 import json
@@ -64,7 +64,7 @@ def damaged_files():
     }
 
 
-def test_any_damage_gives_way_to_the_checkpoint_before(tmp_path, caplog):
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, caplog):
     fit(make_model(), tmp_path, epochs=1)
     path = tmp_path / "checkpoint-00007-00000000.npz"
     newest = kt.TrainingCheckpoint(tmp_path).newest
@@ -84,7 +84,7 @@ def test_any_damage_gives_way_to_the_checkpoint_before(tmp_path, caplog):
     assert fit(make_model(), tmp_path, epochs=2).epoch == [1]
 
 
-def test_any_changed_byte_of_an_array_is_noticed(tmp_path):
+def test_a_changed_byte_of_an_array_is_noticed(tmp_path):
     path = tmp_path / "one.npz"
     write_checkpoint(path, {"weights/0": np.arange(1000.0)}, {"epoch": 5})
     arrays, info = read_checkpoint(path)
@@ -99,7 +99,7 @@ def test_any_changed_byte_of_an_array_is_noticed(tmp_path):
         read_checkpoint(tmp_path / "none.npz")
 
 
-def test_keep_counts_whole_checkpoints_and_leaves_folders(tmp_path):
+def test_keep_counts_undamaged_checkpoints_and_leaves_folders(tmp_path):
     folder = tmp_path / "checkpoint-00000-00000003.npz"
     folder.mkdir()
     fit(make_model(), tmp_path, epochs=2, every=2, keep=2)
@@ -154,7 +154,7 @@ def test_final_weights_of_a_deleted_run_are_not_used(tmp_path):
 
 
 class Twins(keras.Model):
-    """Two layers of the same shape, made in some order; without a configuration."""
+    """A model of two equal layers, made in the given order, without a configuration."""
 
     def __init__(self, *order):
         super().__init__()
@@ -175,7 +175,7 @@ class Twins(keras.Model):
         raise NotImplementedError
 
 
-def test_variables_are_known_by_their_paths(tmp_path):
+def test_variables_are_matched_by_their_paths(tmp_path):
     whole, resumed = Twins("left", "right"), Twins("right", "left")
     fit(whole, tmp_path / "whole", epochs=2)
     fit(Twins("left", "right"), tmp_path / "run", epochs=1)
@@ -187,7 +187,7 @@ def test_variables_are_known_by_their_paths(tmp_path):
     assert {"weights/left/kernel", "weights/right/kernel"} <= arrays.keys()
 
 
-def test_layers_that_the_process_has_numbered_are_known_in_another_process(tmp_path):
+def test_automatic_numbers_of_layers_do_not_matter(tmp_path):
     def made():
         ids = keras.Input((5,), dtype="int32")
         x = keras.layers.Dense(11)(keras.layers.Embedding(11, 7)(ids))

@@ -1,4 +1,4 @@
-"""The loss and the metric of classes and tags: labels of -1 count nowhere.
+"""The loss and the metric for classes and tags: labels of -1 are ignored.
 
 Shapes: B = 4, T = 3, V = 5 classes.
 """
@@ -19,7 +19,7 @@ def logits(*shape):
 
 
 @pytest.mark.parametrize(("labels", "shape"), [(CLASSES, (4, 5)), (TAGS, (4, 3, 5))])
-def test_the_loss_is_that_of_keras_over_the_labels_that_count(labels, shape):
+def test_loss_and_accuracy_leave_out_ignored_labels(labels, shape):
     z = logits(*shape)
     kept = labels != -1
     expected = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(labels[kept], z[kept])
@@ -37,7 +37,7 @@ def test_an_axis_that_keras_adds_to_labels_changes_nothing():
     assert float(loss(CLASSES[:, None], z)) == float(loss(CLASSES, z))
 
 
-def test_weights_of_rows_weight_classes():
+def test_classes_take_one_weight_per_row():
     z, weights = logits(4, 5), np.array([2.0, 9.0, 0.0, 1.0], "float32")
     losses = np.asarray(SequenceCrossentropy(pad_id=-1).call(CLASSES, z))
     assert losses.shape == (4,)
@@ -49,7 +49,7 @@ def test_weights_of_rows_weight_classes():
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_positions_of_a_row_are_classes_of_a_number_that_varies(smoothing):
+def test_positions_of_a_row_may_be_the_classes(smoothing):
     ids = keras.Input((None,), dtype="int32")
     model = keras.Model(ids, keras.layers.Embedding(9, 1)(ids)[..., 0])
     model.compile("sgd", SequenceCrossentropy(smoothing, pad_id=-1))

@@ -1,4 +1,4 @@
-"""Sequence cross-entropy against a NumPy reference, its gradient, and what it refuses.
+"""`SequenceCrossentropy`: loss and gradient against NumPy, and refused arguments.
 
 Shapes: B = 3, T = 5, V = 7.
 """
@@ -21,7 +21,7 @@ def logits(scale=3.0):
 
 
 def reference(z, labels, epsilon, weights=None):
-    """Loss and gradient in float64, from the definition."""
+    """Returns loss and gradient in float64, from the definition."""
     z = z.astype("float64")
     weights = (labels != 0) * (1.0 if weights is None else weights)
     log_p = z - np.log(np.exp(z).sum(-1, keepdims=True))
@@ -61,7 +61,7 @@ def value_and_gradient(loss, labels, z, sample_weight=None):
 @pytest.mark.parametrize(
     ("epsilon", "shape"), [(0.0, None), *((EPSILON, s) for s in (None, (3,), (3, 1), (3, 5), "-"))]
 )
-def test_value_and_gradient_are_a_weighted_mean_by_the_definition(epsilon, shape):
+def test_value_and_gradient_equal_the_definition(epsilon, shape):
     weights = wide = None
     if shape == "-":  # negative weights count in the sum and in the divisor
         weights = np.array([-1.0, 3.0, 2.0], "float32")
@@ -76,7 +76,7 @@ def test_value_and_gradient_are_a_weighted_mean_by_the_definition(epsilon, shape
 
 
 @pytest.mark.numeric
-def test_smoothing_is_that_of_keras_categorical_crossentropy():
+def test_smoothing_equals_keras_categorical_crossentropy():
     onehot = np.eye(7, dtype="float32")[LABELS]
     other = keras.losses.CategoricalCrossentropy(
         from_logits=True, label_smoothing=EPSILON, reduction="none"
@@ -98,7 +98,7 @@ def test_a_batch_of_padding_gives_zero_loss_and_zero_gradient():
 @pytest.mark.numeric
 @pytest.mark.parametrize("wild_logit", [1e30, np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("epsilon", [0.0, EPSILON])
-def test_padding_adds_nothing_whatever_its_logits(epsilon, wild_logit):
+def test_logits_of_padding_do_not_matter(epsilon, wild_logit):
     wild = logits()
     wild[LABELS == 0] = wild_logit
     value, gradient = value_and_gradient(SequenceCrossentropy(epsilon), LABELS, wild)
@@ -124,7 +124,7 @@ def test_large_logits_neither_overflow_nor_vanish():
     value, gradient = value_and_gradient(SequenceCrossentropy(), LABELS, z)
     real = LABELS != 0
     label_logit = np.take_along_axis(z, LABELS[..., None], -1)[..., 0]
-    # So far apart, the largest logit is the logarithm of the sum.
+    # At this scale, the largest logit equals the log-sum-exp.
     np.testing.assert_allclose(value, (z.max(-1) - label_logit)[real].mean(), rtol=1e-6)
     assert np.isfinite(gradient).all()
 
@@ -158,7 +158,7 @@ def test_token_crossentropy_of_equal_logits_is_the_logarithm_of_the_vocabulary()
     np.testing.assert_allclose(ops.convert_to_numpy(loss), np.log(7), rtol=1e-6)
 
 
-def test_smoothing_shapes_and_weights_that_do_not_fit_are_refused():
+def test_wrong_smoothing_shapes_and_weights_are_refused():
     for smoothing in (-0.1, 1.0):
         with pytest.raises(ValueError, match="label_smoothing must be in"):
             SequenceCrossentropy(smoothing)

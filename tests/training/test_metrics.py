@@ -1,4 +1,4 @@
-"""Token accuracy and perplexity by hand-made numbers, over ragged batches and resets."""
+"""Token accuracy and perplexity: values, ragged batches, resets, weights and padding."""
 
 import inspect
 
@@ -10,7 +10,7 @@ from keras import ops
 from keras_transformer.training.losses import SequenceCrossentropy
 from keras_transformer.training.metrics import Perplexity, TokenAccuracy
 
-# B = 2, T = 3, V = 5. Five tokens, of which the first, the second and the last are guessed.
+# B = 2, T = 3, V = 5. Of five tokens, the first, second and last are guessed right.
 LABELS = np.array([[1, 4, 2], [3, 2, 0]], "int32")
 GUESSES = np.array([[1, 4, 3], [1, 2, 0]])
 
@@ -35,7 +35,7 @@ def test_accuracy_and_perplexity_are_means_over_tokens_without_padding():
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("make", [TokenAccuracy, Perplexity])
-def test_ragged_batches_give_what_one_batch_gives(make):
+def test_ragged_batches_give_the_result_of_one_batch(make):
     rng = np.random.default_rng(17)
     labels = rng.integers(0, 5, (7, 3)).astype("int32")
     z = rng.normal(size=(7, 3, 5)).astype("float32")
@@ -47,7 +47,7 @@ def test_ragged_batches_give_what_one_batch_gives(make):
 
 
 @pytest.mark.parametrize(("make", "nothing"), [(TokenAccuracy, 0.0), (Perplexity, 1.0)])
-def test_without_tokens_and_after_a_reset_the_result_is_that_of_nothing(make, nothing):
+def test_a_reset_restores_the_result_without_tokens(make, nothing):
     metric = make()
     assert float(metric.result()) == nothing
     metric.update_state(np.zeros((2, 3), "int32"), logits())
@@ -69,8 +69,8 @@ def test_more_tokens_than_float32_can_count_are_counted():
 
 
 @pytest.mark.parametrize("metric, best", [(TokenAccuracy(), max), (Perplexity(), min)])
-def test_callbacks_of_keras_know_what_is_better(metric, best):
-    """Without `mode`, as for Keras' own metrics."""
+def test_keras_callbacks_choose_the_direction_of_a_metric(metric, best):
+    """They need no `mode`, as for Keras' metrics."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5)])
     model.compile(keras.optimizers.SGD(1.0), SequenceCrossentropy(), weighted_metrics=[metric])
     x = np.random.default_rng(3).normal(size=(32, 4)).astype("float32")
@@ -99,7 +99,7 @@ def test_sample_weights_weight_the_sum_and_the_divisor(make, weights):
 @pytest.mark.numeric
 @pytest.mark.parametrize("wild_logit", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("make", [TokenAccuracy, Perplexity])
-def test_padding_adds_nothing_whatever_its_logits(make, wild_logit):
+def test_logits_of_padding_do_not_matter(make, wild_logit):
     wild = logits()
     wild[LABELS == 0] = wild_logit
     metric, plain = make(), make()
@@ -109,7 +109,7 @@ def test_padding_adds_nothing_whatever_its_logits(make, wild_logit):
 
 
 @pytest.mark.numeric
-def test_of_equal_logits_the_first_one_is_the_guess_as_in_keras():
+def test_the_first_of_equal_logits_is_the_guess_as_in_keras():
     labels = np.array([[1, 2, 3, 4, 1]])
     z = np.zeros((1, 5, 5), "float32")
     z[0, 0, [1, 3]] = z[0, 1, [1, 2]] = 2.0  # the label comes first, and last
@@ -120,7 +120,7 @@ def test_of_equal_logits_the_first_one_is_the_guess_as_in_keras():
     assert float(metric.result()) == pytest.approx(1 / 5) == float(theirs.result())
 
 
-def test_a_label_that_is_not_a_number_is_not_right_and_shapes_must_fit():
+def test_nan_logits_are_wrong_and_shapes_must_fit():
     metric = TokenAccuracy()
     metric.update_state(LABELS, np.full((2, 3, 5), np.nan, "float32"))
     assert float(metric.result()) == 0

@@ -25,7 +25,7 @@ def log_softmax(z):
 
 
 def mean(losses):
-    """The weighted mean over the tokens that are not padding."""
+    """Returns the weighted mean over tokens except padding."""
     weights = (LABELS != 0) * WEIGHTS[:, None]
     return (losses * weights).sum() / weights.sum()
 
@@ -50,7 +50,7 @@ def distilled(student, teacher):
 
 
 def value_and_gradients(loss, one, other):
-    """The loss of logits; `other` is the second pass, or the teacher's result."""
+    """Returns loss and gradients; `other` comes from the second pass or the teacher."""
     one, other = tf.constant(one), tf.constant(other)
 
     def call(x, training):
@@ -65,7 +65,7 @@ def value_and_gradients(loss, one, other):
 
 
 def differences(function, *arrays):
-    """Central differences by each entry of the first array."""
+    """Returns central differences by each entry of the first array."""
     first, *rest = (array.astype("float64") for array in arrays)
     result, step = np.zeros_like(first), 1e-5
     for index in np.ndindex(first.shape):
@@ -75,7 +75,7 @@ def differences(function, *arrays):
     return result / (2 * step)
 
 
-def test_values_and_gradients_are_those_of_the_formulas():
+def test_values_and_gradients_equal_the_formulas():
     one, other = logits(1), logits(2)
     loss = kt.RDrop(kt.SequenceCrossentropy(0.1), alpha=3.0)
     value, (first, second) = value_and_gradients(loss, one, other)
@@ -86,7 +86,7 @@ def test_values_and_gradients_are_those_of_the_formulas():
     value, (first, second) = value_and_gradients(loss, one, other)
     assert value == pytest.approx(distilled(one, other), rel=1e-5)
     np.testing.assert_allclose(first, differences(distilled, one, other), atol=1e-5)
-    assert second is None  # nothing trains the teacher
+    assert second is None  # the teacher has no gradient
 
 
 @pytest.mark.parametrize("loss", [kt.RDrop(), kt.Distillation()])
@@ -113,7 +113,7 @@ def test_fit_adds_the_second_pass_and_evaluate_does_not(tmp_path):
 
 
 @pytest.mark.parametrize("losses", [kt.RDrop(), [kt.RDrop()], kt.Distillation(exports.tiny)])
-def test_a_model_that_would_train_with_a_part_of_the_loss_is_refused(losses):
+def test_models_that_ignore_the_added_loss_are_refused(losses):
     ids = exports.source(rows=6)
     theirs = keras.Sequential([keras.Input((None,)), keras.layers.Embedding(11, 11)])
     model = exports.tiny("generate") if isinstance(losses, list) else theirs
@@ -125,7 +125,7 @@ def test_a_model_that_would_train_with_a_part_of_the_loss_is_refused(losses):
         prepared.fit(ids, ids, verbose=0)
 
 
-def test_a_student_learns_what_its_teacher_answers(tmp_path):
+def test_a_student_learns_from_its_teacher(tmp_path):
     ids = exports.source(rows=6)
     teacher, student = (exports.tiny("generate", num_layers=n) for n in (2, 1))
     before = teacher.get_weights()

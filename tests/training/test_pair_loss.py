@@ -12,14 +12,14 @@ def scores(size=4):
 
 
 def reference(z):
-    """The mean over both directions, in float64."""
+    """Returns the mean over both directions, in float64."""
     z = z.astype("float64")
     each = [z - np.log(np.exp(z).sum(axis, keepdims=True)) for axis in (0, 1)]
     return -np.mean([np.diagonal(log_p) for log_p in each])
 
 
 @pytest.mark.numeric
-def test_the_value_is_that_of_the_definition_and_padding_changes_nothing():
+def test_the_value_equals_the_definition_with_and_without_padding():
     loss = PairCrossentropy()
     value = np.asarray(loss(np.arange(4), scores()))
     np.testing.assert_allclose(value, reference(scores()), rtol=1e-6)
@@ -40,7 +40,7 @@ def test_pairs_are_weighted():
     np.testing.assert_allclose(value, (3 * first + second) / 4, rtol=1e-5)
 
 
-def test_scores_must_be_of_each_against_each():
+def test_scores_must_be_square():
     with pytest.raises(ValueError, match=r"shape \(B, B\), but the shape is \(4, 3\)"):
         PairCrossentropy()(np.arange(4), scores()[:, :3])
 

@@ -1,6 +1,6 @@
-"""Training for int8: the copy computes the integers of ONNX Runtime's kernels.
+"""Quantization-aware training: the copy computes the same integers as ONNX Runtime.
 
-Exact on processors whose 8-bit products do not saturate, such as those with VNNI.
+Results are exact on processors whose 8-bit products do not saturate, e.g. with VNNI.
 """
 
 import numpy as np
@@ -23,18 +23,18 @@ def int8_graph(model):
 
 def inputs_of(model, seed=0):
     ids = exports.source(seed=seed)
-    # ids of segments are 0 to 2
+    # segment ids are 0 to 2
     return {x.name: ids % 3 if x.name == "segment_ids" else ids for x in model.inputs}
 
 
 def products(graph):
-    """Each integer product's input, output, integers, scales and bias, by its weight's name."""
+    """Returns the nodes of integer products by the names of their weights."""
     nodes = [node for node in graph.graph if node.op_type == "DynamicQuantizeMatMul"]
     return {node.inputs[1].name.removesuffix("/int8"): node for node in nodes}
 
 
 def run_all(graph, nodes, inputs):
-    """Inputs and outputs of nodes in one run."""
+    """Returns inputs and outputs of nodes, by name."""
     shown = {value.name: value for node in nodes for value in (node.inputs[0], node.outputs[0])}
     graph.graph.outputs.extend(v for v in shown.values() if v not in graph.graph.outputs)
     names = [value.name for value in graph.graph.outputs]
@@ -52,7 +52,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", quick(MODELS, "encoder"))
-def test_every_product_has_the_integers_of_the_file(name):
+def test_every_product_equals_the_exported_graph(name):
     kind, arguments = MODELS[name]
     model = exports.tiny(kind, **SIZES, **arguments)
     aware = kt.quantization_aware(model)

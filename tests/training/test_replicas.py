@@ -1,7 +1,7 @@
-"""One batch, cut in any way over replicas, machines and micro-batches, gives one update.
+"""Replicas, machines and micro-batches give the same update as one large batch.
 
-TensorFlow's devices must be set up before anything else runs, so all trainings run in one process:
-this file, called as a script, trains and writes all results to a file.
+TensorFlow's devices must be set up before anything else, so all trainings run in one process.
+Called as a script, this file trains and writes all results to a file.
 """
 
 import functools
@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 from helpers import ports, processes, tiers
 
-# 14 sentences; number 5 is padding alone, so that a batch, a replica or both have no token at all.
-# The last batch has fewer rows than replicas. Micro-batches: two of them make one large batch.
+# 14 sentences; number 5 is only padding, so that a batch, a replica or both have no token.
+# The last batch has fewer rows than replicas. Two micro-batches make one large batch.
 LENGTHS = (5, 2, 3, 1, 4, 0, 3, 5, 2, 2, 1, 5, 4, 3)
 LARGE = ((0, 6), (6, 13), (13, 14))
 SMALL = ((0, 5), (5, 6), (6, 8), (8, 13), (13, 14))
-HALVES = ((0, 3), (3, 6), (6, 10), (10, 13), (13, 14))  # what two replicas get of LARGE
+HALVES = ((0, 3), (3, 6), (6, 10), (10, 13), (13, 14))  # the parts of LARGE on two replicas
 SIZES = {"num_layers": 1, "d_model": 6, "num_heads": 2, "d_ff": 7, "dropout": 0.0}
-# Of each case the kind of its model. The last one uses TensorFlow's collectives; see `main`.
+# Cases and the kinds of their models. The last one uses TensorFlow's collectives; see `main`.
 CASES = {
     "plain": "functional",
     "clipped": "functional",
@@ -42,10 +42,10 @@ CASES = {
     "aware": "rounded",  # rounds each tensor of a replica by its own range
     "distilled": "words",
     "dropped": "changing",
-    "filled": "filled",  # not a model of ours, and not prepared
+    "filled": "filled",  # a plain Keras model, not prepared
     "transformer": "transformer",
 }
-# Case, replicas, batches for an update. Each run must give what one replica and one batch give.
+# Case, replicas, batches per update. Each run must equal one replica with large batches.
 RUNS = [
     *(("plain", r, k) for r, k in ((1, 2), (2, 1), (4, 1), (4, 2))),
     *((case, 2, 2) for case in ("clipped", "averaged", "float16")),
@@ -64,7 +64,7 @@ def sentences():
 
 
 def dataset(kind, cuts=LARGE, weighted=False):
-    """Batches of these rows, each as wide as its longest sentence."""
+    """Returns batches, each as wide as its longest sentence."""
     import tensorflow as tf
 
     parts = []
@@ -79,11 +79,11 @@ def dataset(kind, cuts=LARGE, weighted=False):
             links = np.tile(np.eye(ids.shape[1], k=-1, dtype="float32"), (len(ids), 1, 1))
             labels = {"logits": ids, "alignments": np.where(ids[..., None] > 0, links, -1)}
         if kind == "classifier":
-            inputs = np.maximum(ids, 1)  # the mean over no token is not a number
+            inputs = np.maximum(ids, 1)  # the mean over no token is NaN
             labels = inputs[:, 0] % 2
-        if kind == "tagger":  # two pieces a word: labels at every other one
+        if kind == "tagger":  # two pieces per word: labels at every other one
             labels = np.where((ids > 0) & (np.arange(ids.shape[1]) % 2 == 0), ids % 3, -1)
-        if kind == "filled":  # rows of padding, so that replicas hold as many rows
+        if kind == "filled":  # pads to an even number of rows
             inputs = np.pad(ids, ((0, len(ids) % 2), (0, 0)))
             labels = np.where(inputs.any(1), inputs[:, 0] % 2, -1)
         weights = (np.linspace(0.5, 2.0, end - begin).astype("float32"),) if weighted else ()
@@ -129,7 +129,7 @@ def make_model(case):
         x = keras.layers.Dense(6, "relu")(kt.TokenEmbedding(11, 6)(ids))
         model = DistributedModel(ids, keras.layers.Dense(11)(x))
         return kt.quantization_aware(model)
-    if kind == "words":  # of our models' class, without what takes TensorFlow long to trace
+    if kind == "words":  # of our models' class, but quick to trace
         embedding = kt.TokenEmbedding(11, 6, name="token_embedding")
         return DistributedModel(ids, embedding.logits(keras.layers.Dense(6)(embedding(ids))))
     if kind in ("tagger", "filled"):
@@ -196,12 +196,12 @@ def weights_of(model):
 
 
 def train(strategy, case, accumulate=1, callbacks=()):
-    """One or two calls of `fit`, and all else that Keras offers a compiled model."""
+    """Trains with `fit`. Returns logs, weights and the number of updates."""
     import keras_transformer as kt
 
     kind, replicas = CASES[case], strategy.num_replicas_in_sync
     cuts = SMALL if accumulate > 1 else LARGE
-    if case == "aware" and replicas == 1:  # two batches of an update, as two replicas have them
+    if case == "aware" and replicas == 1:  # two batches per update, cut as for two replicas
         accumulate, cuts = 2, HALVES
     with strategy.scope():
         model = make_model(case)
@@ -240,7 +240,7 @@ def use_again(strategy, model, kind):
 
 
 def resume(strategy, folder):
-    """Breaks off after the first update of the second epoch, and goes on."""
+    """Interrupts a run after the first update of epoch 2, and resumes it."""
     import keras
 
     import keras_transformer as kt
@@ -257,7 +257,7 @@ def resume(strategy, folder):
 
 
 def load_and_go_on(strategy, folder):
-    """Averages the weights of a training, saves and loads the model, and trains on."""
+    """Averages the weights of a run, saves and loads the model, and trains further."""
     import keras
 
     import keras_transformer as kt
@@ -277,7 +277,7 @@ def load_and_go_on(strategy, folder):
 
 
 def refusals(strategy):
-    """Messages of models that cannot be trained on several replicas, or "trained"."""
+    """Returns the errors of models on several replicas, or "trained"."""
     import keras
 
     import keras_transformer as kt
@@ -318,7 +318,7 @@ def refusals(strategy):
 
 
 def own_train_step(strategy):
-    """Counts calls of a subclass' own `train_step`."""
+    """Counts calls of the `train_step` of a subclass."""
     import keras_transformer as kt
 
     class Counting(kt.CausalTransformer):
@@ -340,7 +340,7 @@ def scores(size=4):
 
 
 def pair_losses(strategy):
-    """The loss of pairs that each of two replicas gives for its two of four pairs."""
+    """Returns the losses of two replicas, which have two of four pairs each."""
     import tensorflow as tf
 
     import keras_transformer as kt
@@ -384,15 +384,15 @@ def main(job, folder):
                 results[case, 1, 1] = train(one, case)
             strategy = {1: one, 2: two, 4: four}[replicas]
             if case == "transformer":
-                # TensorFlow's collectives confuse several strategies of one process. Only the last
-                # strategy may have them.
+                # TensorFlow's collectives mix up several strategies of one process. Only the last
+                # strategy may use them.
                 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
             results[case, replicas, accumulate] = train(strategy, case, accumulate)
     (folder / "results").write_bytes(pickle.dumps(results))
 
 
 def start(job, folder, **environment):
-    # Replicas wait for each other within TensorFlow's pools: each one needs a thread, or all hang.
+    # Replicas wait for each other in TensorFlow's thread pools. They hang without a thread each.
     threads = {"TF_NUM_INTEROP_THREADS": "8", "TF_NUM_INTRAOP_THREADS": "4"}
     return processes.Python(__file__, job, folder, env={**os.environ, **threads, **environment})
 
@@ -415,16 +415,14 @@ def assert_same(one, other, tolerance=1e-6, names=None):
         value = np.array(one[name])
         assert np.all(np.isfinite(value)), name
         difference = np.linalg.norm(other[name] - value)
-        # Rounding adds up: after many updates, and in logits.
+        # Rounding errors grow after many updates and in logits.
         bound = 5 * tolerance if name.endswith(("predict", "all", "compile")) else tolerance
         assert difference <= bound * max(1.0, np.linalg.norm(value)), name
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case, replicas, accumulate", tiers.quick(RUNS, *QUICK))
-def test_weights_and_logs_are_those_of_one_replica_and_large_batches(
-    trained, case, replicas, accumulate
-):
+def test_weights_and_logs_equal_one_replica_with_large_batches(trained, case, replicas, accumulate):
     tolerance = 2e-3 if case == "float16" else 1e-6
     # Keras weights the loss of each output by rows in its logs.
     names = ("loss", "weights", "updates") if case == "aligned" else None
@@ -432,37 +430,37 @@ def test_weights_and_logs_are_those_of_one_replica_and_large_batches(
 
 
 @pytest.mark.slow
-def test_a_replica_tells_apart_the_pairs_that_it_has(trained):
+def test_pair_losses_compare_pairs_within_a_replica(trained):
     halves = []
     for z in (scores()[:2, :2].astype("float64"), scores()[2:, 2:].astype("float64")):
         each = [z - np.log(np.exp(z).sum(axis, keepdims=True)) for axis in (0, 1)]
         halves.append(-np.mean([np.diagonal(log_p) for log_p in each]))
-    # Keras multiplies what a replica reports by their number, and averages: so each has half.
+    # Each replica returns half the mean: Keras multiplies by the number of replicas and averages.
     np.testing.assert_allclose(trained["pairs"], [np.mean(halves) / 2] * 2, rtol=1e-5)
 
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_a_run_on_replicas_that_broke_off_goes_on(trained):
+def test_an_interrupted_run_on_replicas_resumes(trained):
     whole, resumed = trained["plain", 2, 1], trained["resumed"]
     np.testing.assert_array_equal(resumed["weights"], whole["weights"])
-    for name in whole.keys() - {"weights", "updates"}:  # of the second epoch alone
+    for name in whole.keys() - {"weights", "updates"}:  # of the second epoch only
         np.testing.assert_allclose(resumed[name], whole[name][1:], rtol=1e-6, err_msg=name)
 
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_clipping_and_frozen_embeddings_matter(trained):
+def test_clipping_changes_weights_and_frozen_embeddings_stay(trained):
     plain, clipped = (trained[case, 1, 1]["weights"] for case in ("plain", "clipped"))
     assert np.linalg.norm(plain - clipped) > 0.01 * np.linalg.norm(plain)
     first, last = trained["first"], trained["scaled", 2, 1]["weights"]
-    np.testing.assert_array_equal(last[: 11 * 6], first[: 11 * 6])  # the embedding is the first
+    np.testing.assert_array_equal(last[: 11 * 6], first[: 11 * 6])  # the embedding comes first
     assert np.linalg.norm(last - first) > 1e-3
 
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_a_model_saved_while_training_on_replicas_trains_on(trained):
+def test_a_model_saved_while_training_on_replicas_trains_further(trained):
     files = trained["files"]
     np.testing.assert_array_equal(files["saved"], files["loaded"])
     assert files["later"] < files["loss"]
@@ -470,10 +468,10 @@ def test_a_model_saved_while_training_on_replicas_trains_on(trained):
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_errors_name_the_cure_and_an_own_train_step_is_kept(trained):
+def test_errors_name_the_fix_and_a_custom_train_step_is_kept(trained):
     messages = trained["refusals"]
     assert "keras_transformer.training.prepare(model) after model.compile" in messages["subclassed"]
-    assert messages["functional"] == "trained"  # even rows: Keras' own step does
+    assert messages["functional"] == "trained"  # Keras' step handles equal batches
     assert "jit_compile=True does not work on several replicas" in messages["jit"]
     assert "training.prepare(model, accumulate=2)" in messages["accumulation"]
     assert trained["calls"] > 0

@@ -1,7 +1,7 @@
-"""A run that goes on ends as one that did not stop, says so, and refuses other settings.
+"""Resumed runs: equal results, messages, signals, refused settings and learning rates.
 
-The run that is killed trains in other processes: this file, called as a script, forks one for each
-life of the run. Importing it must run nothing in TensorFlow, whose threads a fork does not copy.
+Killed runs train in other processes. Called as a script, this file forks one for each life of the
+run. Importing it must not run TensorFlow, because a fork does not copy its threads.
 """
 
 import functools
@@ -33,7 +33,7 @@ import keras_transformer as kt
 
 
 def early_stopping(patience, **arguments):
-    """Stops at the first epoch whose loss is not above that of all others, so at the second one."""
+    """Returns a callback that waits for a higher loss. The loss falls, so epoch 1 is the best."""
     return keras.callbacks.EarlyStopping("loss", mode="max", patience=patience, **arguments)
 
 
@@ -51,14 +51,14 @@ def names(folder):
 
 @functools.cache
 def uninterrupted(accumulate=1, **options):
-    """The model and the history of three epochs without checkpoints."""
+    """Returns model and history of three epochs without checkpoints."""
     model = make_model(**options)
     if accumulate > 1:
         kt.training.prepare(model, accumulate)
     return model, model.fit(dataset(), epochs=3, verbose=0, shuffle=False).history
 
 
-# A run that goes on
+# Resumed runs
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,7 @@ def uninterrupted(accumulate=1, **options):
         pytest.param(1, 3, 1, {"strategy": True}, marks=pytest.mark.full),
     ],
 )
-def test_a_run_that_broke_off_ends_as_one_that_did_not(
-    tmp_path, epoch, batch, accumulate, optimizer
-):
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, epoch, batch, accumulate, optimizer):
     import tensorflow as tf
 
     if "strategy" in optimizer:
@@ -85,7 +83,7 @@ def test_a_run_that_broke_off_ends_as_one_that_did_not(
     fit_until(epoch, batch, broken, tmp_path / "run", every=2)
     rest = fit(resumed, tmp_path / "run", every=2).history
     assert_equal_weights(whole, resumed)
-    for name, values in rest.items():  # metrics of the begun epoch go on, too
+    for name, values in rest.items():  # metrics of the interrupted epoch continue
         np.testing.assert_allclose(values, history[name][-len(values) :], rtol=1e-6, err_msg=name)
 
 
@@ -96,7 +94,7 @@ def test_a_run_that_broke_off_ends_as_one_that_did_not(
         pytest.param(True, id="with validation"),
     ],
 )
-def test_stop_within_an_epoch_is_continued_there(tmp_path, capsys, validated):
+def test_a_run_stopped_within_an_epoch_continues_there(tmp_path, capsys, validated):
     validation = dataset() if validated else None
     whole, expected = uninterrupted()
     resumed, first = make_model(), make_model()
@@ -110,7 +108,7 @@ def test_stop_within_an_epoch_is_continued_there(tmp_path, capsys, validated):
 
 
 @pytest.mark.full
-def test_best_weights_and_counts_of_callbacks_go_on(tmp_path):
+def test_best_weights_and_counts_of_callbacks_are_resumed(tmp_path):
     def start(model, folder, until=None, epochs=3):
         stop = early_stopping(4, restore_best_weights=True)
         options = {"epochs": epochs, "stateful": [stop]}
@@ -122,12 +120,12 @@ def test_best_weights_and_counts_of_callbacks_go_on(tmp_path):
     start(whole, tmp_path / "whole")
     start(make_model(), tmp_path / "run", until=(1, 1))
     start(resumed, tmp_path / "run")
-    assert_equal_weights(whole, resumed)  # those of the first epoch, which is the best
+    assert_equal_weights(whole, resumed)  # of the first epoch, which is the best
     stop, history = start(make_model(), tmp_path / "run", epochs=9)
     assert history.epoch == [3, 4] and stop.wait == 4
 
 
-def test_start_says_where_it_continues(tmp_path, capsys):
+def test_a_resumed_run_prints_where_it_continues(tmp_path, capsys):
     fit_until(1, 3, make_model(), tmp_path, every=2)
     assert capsys.readouterr().out == ""
     fit(make_model(), tmp_path)
@@ -135,7 +133,7 @@ def test_start_says_where_it_continues(tmp_path, capsys):
     assert capsys.readouterr().out == f"Continuing at epoch 2, batch 3, from {path}.\n"
 
 
-def test_finished_run_says_so_and_goes_on_if_asked_for_more(tmp_path, capsys):
+def test_a_finished_run_prints_so_and_continues_with_more_epochs(tmp_path, capsys):
     longer = make_model()
     fit(make_model(), tmp_path, epochs=2)
     again = make_model()
@@ -148,7 +146,7 @@ def test_finished_run_says_so_and_goes_on_if_asked_for_more(tmp_path, capsys):
     assert plain.epoch == [0]  # a later `fit` without the callback begins at 0
 
 
-def test_run_that_stopped_early_goes_on_if_asked_for_more(tmp_path, capsys):
+def test_a_run_that_stopped_early_continues_with_more_epochs(tmp_path, capsys):
     for patience, epochs, expected in (
         (1, 5, [0, 1]),
         (1, 5, []),
@@ -173,7 +171,7 @@ def test_stop_after_the_last_batch_ends_the_run(tmp_path, capsys):
     ("patience", "stateful"),
     tiers.quick(itertools.product([1, 9], [True, False]), (1, True), (9, False)),
 )
-def test_finished_run_gives_the_best_weights_again(tmp_path, patience, stateful):
+def test_a_finished_run_restores_the_best_weights(tmp_path, patience, stateful):
     def start(model):
         stop = early_stopping(patience, restore_best_weights=True)
         return fit(model, tmp_path, stop, stateful=[stop] if stateful else [])
@@ -184,7 +182,7 @@ def test_finished_run_gives_the_best_weights_again(tmp_path, patience, stateful)
     assert_equal_weights(first, again)
 
 
-# A fit that broke off
+# Interrupted fits
 
 
 @pytest.mark.parametrize(
@@ -194,19 +192,19 @@ def test_finished_run_gives_the_best_weights_again(tmp_path, patience, stateful)
         pytest.param(False, id="other data", marks=pytest.mark.full),
     ],
 )
-def test_fit_after_a_resumed_fit_that_broke_off_trains_on_its_own_data(tmp_path, ours):
+def test_fit_after_a_resumed_fit_that_crashed_starts_afresh(tmp_path, ours):
     data = pairs()
     assert data.batches.batches_per_epoch >= 5
     options = {"every": 1, "data": data, "ours": ours}
     fit_until(1, 2, make_translator(), tmp_path, **options)
     model = make_translator()
-    fit_until(1, 4, model, tmp_path, **options)  # within the epoch that goes on
+    fit_until(1, 4, model, tmp_path, **options)  # within the resumed epoch
     before = updates(model)
     assert model.fit(data.take(2), epochs=3, verbose=0).epoch == [0, 1, 2]
     assert updates(model) - before == 3 * 2
 
 
-def test_resumed_fit_that_breaks_off_at_its_start_leaves_the_next_one_whole(tmp_path):
+def test_fit_after_a_resumed_fit_that_crashed_at_its_start_runs_all_epochs(tmp_path):
     model = make_model()
     fit(model, tmp_path, epochs=2)
     late = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: crash())
@@ -230,7 +228,7 @@ def test_an_interrupt_saves_after_the_update_and_then_stops(tmp_path, number, ca
     assert (tmp_path / "checkpoint-00001-00000003.npz").exists()
 
 
-def test_interrupt_after_a_fit_that_broke_off_acts_at_once(tmp_path, capsys):
+def test_an_interrupt_after_a_crashed_fit_acts_at_once(tmp_path, capsys):
     model = make_model()
     fit_until(0, 1, model, tmp_path)
     with pytest.raises(KeyboardInterrupt):
@@ -246,7 +244,7 @@ def test_interrupt_after_a_fit_that_broke_off_acts_at_once(tmp_path, capsys):
 
 def test_interrupt_while_fit_builds_its_step_or_ends_is_not_lost(tmp_path):
     class Interrupting:
-        def __del__(self):  # Python and TensorFlow lose what is raised in places like this one
+        def __del__(self):  # Python and TensorFlow lose errors that are raised here
             signal.raise_signal(signal.SIGINT)
 
     model = make_model()
@@ -286,7 +284,7 @@ def test_signals_are_caught_in_fit_only(tmp_path):
         assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
-# What may not change
+# Refused changes
 
 
 def test_run_with_other_settings_is_refused(tmp_path):
@@ -332,7 +330,7 @@ def test_other_number_of_batches_is_refused_within_an_epoch(tmp_path):
     assert fit(make_model(), tmp_path, data=dataset().take(3), **options).epoch == [2]
 
 
-def test_settings_of_a_callback_are_those_of_the_new_start(tmp_path):
+def test_a_resumed_run_uses_the_new_settings_of_a_callback(tmp_path):
     for patience, epochs, expected in ((1, 1, [0]), (2, 9, [1, 2])):
         stop = early_stopping(patience)
         assert fit(make_model(), tmp_path, stop, epochs=epochs, stateful=[stop]).epoch == expected
@@ -340,7 +338,7 @@ def test_settings_of_a_callback_are_those_of_the_new_start(tmp_path):
         fit(make_model(), tmp_path)
 
 
-def test_models_backends_and_numbers_that_cannot_go_on_are_refused(tmp_path, monkeypatch):
+def test_unfit_models_backends_and_numbers_are_refused(tmp_path, monkeypatch):
     model = keras.Sequential([keras.layers.Embedding(11, 7), keras.layers.Dense(11)])
     model.compile("adam", kt.SequenceCrossentropy())
     with pytest.raises(ValueError, match="not built.*Call it once on a batch"):
@@ -368,7 +366,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 # The learning rate
 
 
-def test_changed_learning_rate_is_used_and_said(tmp_path, capsys):
+def test_a_changed_learning_rate_is_used_and_printed(tmp_path, capsys):
     fit(make_model(), tmp_path, epochs=1)
     model = make_model(rate=0.025)
     fit(model, tmp_path)
@@ -380,7 +378,7 @@ def test_changed_learning_rate_is_used_and_said(tmp_path, capsys):
 
 
 @pytest.mark.full
-def test_learning_rate_that_training_has_changed_is_not_taken_for_a_setting(tmp_path, capsys):
+def test_a_learning_rate_changed_by_training_is_no_changed_setting(tmp_path, capsys):
     whole, model, resumed = make_model(), make_model(), make_model()
     fit(whole, tmp_path / "whole", halving(), epochs=4)
     fit_until(1, 1, model, tmp_path / "run", halving(), epochs=2)
@@ -396,7 +394,7 @@ def test_learning_rate_that_training_has_changed_is_not_taken_for_a_setting(tmp_
 
 
 @pytest.mark.full
-def test_learning_rate_that_is_set_between_two_fits_is_used_and_said(tmp_path, capsys):
+def test_a_learning_rate_set_between_two_fits_is_used_and_printed(tmp_path, capsys):
     model = make_model()
     fit(model, tmp_path, halving(), epochs=1)
     model.optimizer.learning_rate = 0.02
@@ -407,11 +405,11 @@ def test_learning_rate_that_is_set_between_two_fits_is_used_and_said(tmp_path, c
     assert "learning_rate was" not in capsys.readouterr().out
 
 
-# The run that is killed
+# Killed runs
 
 
 def live(folder, name, *extra):
-    """One life of a run on batches of pairs; the last one writes its weights."""
+    """Trains on batches of pairs. A process that survives writes the weights."""
     model, data = make_translator(), pairs()
     fit(model, folder / name, *extra, every=3, data=data)
     np.savez(folder / f"{name}.npz", *model.get_weights())
@@ -444,13 +442,13 @@ def lives(folder):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_twice_ends_as_one_that_is_not(tmp_path):
+def test_a_run_killed_twice_equals_an_uninterrupted_one(tmp_path):
     done = processes.run(__file__, tmp_path)
     lines = [line for line in done.stdout.splitlines() if line.startswith("life")]
     signals = (0, 9, 9, 0)
     expected = [f"life {i}: signal {number}, code 0" for i, number in enumerate(signals)]
     assert lines == expected, done.stderr[-3000:]
-    assert list((tmp_path / "run").glob("*.partial"))  # the third life left its half behind
+    assert list((tmp_path / "run").glob("*.partial"))  # the third life left a partial file
     whole, run = (np.load(tmp_path / f"{name}.npz") for name in ("whole", "run"))
     for name in whole.files:
         np.testing.assert_array_equal(whole[name], run[name])

@@ -1,4 +1,4 @@
-"""The learning rate of section 5.3, by its formula."""
+"""`InverseSquareRootWarmup`, the learning rate of the paper's section 5.3."""
 
 import inspect
 
@@ -13,7 +13,7 @@ from keras_transformer.training.schedules import InverseSquareRootWarmup
 @pytest.mark.parametrize("step", [1, 2, 3999, 4000, 4001, 100000])
 def test_rate_is_the_formula_of_the_paper(step):
     expected = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
-    # Keras counts the updates before this one: the first has step 1.
+    # Keras counts earlier updates. The paper's first step is 1.
     assert float(InverseSquareRootWarmup(512)(step - 1)) == pytest.approx(expected, rel=1e-6)
 
 

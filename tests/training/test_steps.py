@@ -1,4 +1,4 @@
-"""Training steps on one replica: clipping, padding, and what `prepare` refuses."""
+"""Training steps on one replica: clipping, padding, and models that `prepare` refuses."""
 
 import keras
 import numpy as np
@@ -35,7 +35,7 @@ def test_train_on_batch_works_after_prepare_and_padding_trains_nothing():
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_clip_does_what_the_optimizer_does_and_leaves_overflow_to_the_loss_scale(limit):
+def test_clip_equals_the_optimizer_and_leaves_overflow_to_the_loss_scale(limit):
     gradients = [keras.ops.array([3.0, -4.0]), keras.ops.array([0.1])]
     weights = [keras.Variable(np.zeros(n, "float32")) for n in (2, 1)]
     optimizer = keras.optimizers.SGD(1.0, **limit)
@@ -73,7 +73,7 @@ def test_one_replica_clips_the_summed_gradient_of_a_table(limit):
     """Keras clips the rows of a table's gradient, one for each id, before equal ids are summed."""
     keras.utils.set_random_seed(3)
     model = kt.CausalTransformer(9, 1, 8, 2, 11, dropout=0.0, tie_output=False)
-    ids = np.tile(np.array([[1, 5, 5, 5, 5, 6]], "int32"), (4, 1))  # hardly any other id
+    ids = np.tile(np.array([[1, 5, 5, 5, 5, 6]], "int32"), (4, 1))  # few different ids
     model.compile(keras.optimizers.SGD(1.0, **{limit: 1e-3}), kt.SequenceCrossentropy())
     model(ids)  # makes the weights
     before = [variable.numpy() for variable in model.trainable_variables]

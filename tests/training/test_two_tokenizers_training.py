@@ -1,4 +1,4 @@
-"""A model with two vocabularies is trained and measured with two tokenizers."""
+"""Training and evaluation of a model with two tokenizers."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def model(tokenizers):
 
 
 class Knows:
-    """A search that writes the translation of each source, in ids of the target's tokenizer."""
+    """A search that returns the known translation of each source, in target ids."""
 
     def __init__(self, source, target):
         self.known = dict(
@@ -46,7 +46,7 @@ class Knows:
         return kt.SearchResult(ids, *[None] * (len(kt.SearchResult._fields) - 1))
 
 
-def test_each_side_is_encoded_by_its_own(tokenizers):
+def test_each_side_is_encoded_by_its_tokenizer(tokenizers):
     source, target = tokenizers
     data = kt.translation_batches(SOURCES[:1], TARGETS[:1], source, target_tokenizer=target)
     ((inputs, labels),) = data
@@ -57,7 +57,7 @@ def test_each_side_is_encoded_by_its_own(tokenizers):
     assert ids != source.encode(TARGETS[0])
 
 
-def test_samples_are_drawn_by_each_ones_own(tokenizers):
+def test_each_tokenizer_samples_its_side(tokenizers):
     source, target = tokenizers
     options = {"target_tokenizer": target, "sampling_alpha": 0.1}
     texts = set()
@@ -80,7 +80,7 @@ def test_a_model_of_two_vocabularies_trains_and_is_scored(tokenizers, model):
         translate(Knows(*tokenizers), model, source, SOURCES)
 
 
-def test_pictures_and_folders_know_both(tokenizers, model, tmp_path):
+def test_plots_and_run_folders_take_two_tokenizers(tokenizers, model, tmp_path):
     pytest.importorskip("matplotlib")
     source, target = tokenizers
     options = {"target_tokenizer": target}

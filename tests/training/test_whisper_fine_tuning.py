@@ -1,4 +1,4 @@
-"""Whisper is trained by plain `fit`: batches of recordings, freezing, LoRA, and the export."""
+"""Fine-tuning Whisper with `fit`: batches of recordings, freezing, LoRA, and the export."""
 
 import keras
 import numpy as np
@@ -41,7 +41,7 @@ def batches(folder, sounds, **options):
     return kt.speech_batches(sounds, TEXTS, tokenizer, **{**OPTIONS, **options})
 
 
-def test_features_are_those_of_the_transcriber_and_targets_those_of_whisper(folder, sounds):
+def test_batches_have_the_features_and_targets_of_whisper(folder, sounds):
     tokenizer = whisper.load(folder)[1]
     data = batches(folder, sounds, shuffle=False, batch_size=3)
     ((inputs, labels),) = data
@@ -89,9 +89,7 @@ KINDS = {"all": lambda model: None, "frozen": freeze, "lora": lambda model: mode
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
-def test_fit_changes_what_is_trainable_and_the_export_writes_the_tokens_of_keras(
-    kind, folder, sounds, tmp_path
-):
+def test_fit_changes_trainable_weights_and_the_export_equals_keras(kind, folder, sounds, tmp_path):
     model, tokenizer = whisper.load(folder)
     KINDS[kind](model)
     before = {w.path: numpy64(w) for w in model.weights}
