@@ -5,7 +5,8 @@
         benchmarks/results/quantization.json
 
 A string is equal if the reduced file and the float32 file of the same model write the same
-translation, one sentence in a call, with the model's shortlist. The evaluated sentences are half of
+translation, one sentence in a call, with the model's shortlist; files named "whole vocabulary" have
+none, and are compared with the float32 file without one. The evaluated sentences are half of
 Multi30k's test set and half of newstest2014. Training takes one epoch on other English sentences
 (the rest of newstest2014, Multi30k's training set, IMDB) with the float32 model's translations of
 them; its loss is the divergence from the float32 model. Its rate was chosen on further sentences
@@ -39,7 +40,9 @@ DIRECTIONS = {"en-pt": "enpt-1693087644", "pt-en": "pten-1693087646"}
 SEARCH = kt.GreedySearch(allow_unknown=False)
 TOKENS_PER_BATCH = 2048
 HALF, CHOICE = 500, 150  # sentences of each set: evaluated, and for the choice of the rate
-FILES = ("float32", "int8", "int8, trained", "weight_int8")
+WHOLE = "whole vocabulary"
+FILES = ("float32", "int8", "int8, trained", "weight_int8", "int16x8")
+FILES += tuple(f"{precision}, {WHOLE}" for precision in ("float32", "int8", "int16x8"))
 
 
 def english(data):
@@ -85,7 +88,8 @@ class Direction:
         """Exports a model once; the name of its file begins with the precision."""
         out = self.file(kind)
         if not out.exists():
-            options = {"shortlist": self.shortlist, "verbose": False}
+            shortlist = None if WHOLE in kind else self.shortlist
+            options = {"shortlist": shortlist, "verbose": False}
             precision = kind.split(",")[0]
             model = model or self.model
             export.export_onnx(model, out, self.tokenizer, SEARCH, precision, **options)
@@ -106,8 +110,8 @@ class Direction:
             start = time.process_time()
             texts = [translator.translate([line])[0] for line in self.lines[part]]
             seconds = (time.process_time() - start) / len(texts)
-            path = self.file(f"{part}.json")
-            if kind == "float32":
+            path = self.file(f"{part}, {WHOLE}.json" if WHOLE in kind else f"{part}.json")
+            if kind in ("float32", f"float32, {WHOLE}"):
                 common.write(texts, path)
             wanted = json.loads(path.read_text("utf-8"))
             row[part] = sum(a == b for a, b in zip(texts, wanted, strict=True))

@@ -96,11 +96,12 @@ def export_onnx(
             `None`: `tokenizer`.
         search: `GreedySearch`, `BeamSearch` or `Sampling`. Defaults to `None`: the forward pass.
             The graph of a `Sampling` has a second input, the scalar `seed`.
-        precision: "float32"; "float16" for GPUs; "int8", "weight_int8" or "weight_int4" for CPUs.
-            "int8" is the fastest: products of 8-bit integers, with one scale for each column of a
-            weight. Its inputs share a scale, so a sentence may change a little in another batch,
-            except in the encoder of a `SpeechSearch`. "weight_int8" and "weight_int4" have a scale
-            for every 32 rows of a column. They are closer to float32 and smaller, for large models.
+        precision: "float32"; "float16" for GPUs; "int8", "int16x8", "weight_int8" or "weight_int4"
+            for CPUs. "int8" is the fastest: products of 8-bit integers, with one scale for each
+            column of a weight. Its inputs share a scale, so a sentence may change a little in
+            another batch, except in the encoder of a `SpeechSearch`. "int16x8" has the same
+            weights, but rounds inputs to 16 bits. "weight_int8" and "weight_int4" have a scale for
+            every 32 rows of a column. They are closer to float32 and smaller, for large models.
             Weights of convolutions stay float32. If nothing can be reduced, the export warns and
             the manifest says "float32". Defaults to "float32".
         head: meaning of the outputs of a model without search: `Classification`,
@@ -243,7 +244,7 @@ def _make_graph(
             reduced = quantize.reduce_precision(model, precision, keep_float, source.row_scales)
         precision = precision if reduced else "float32"
     serve_empty_batches(model.graph)
-    clean(model, constants=precision != "int8")
+    clean(model, constants=precision not in quantize.COLUMN_SCALES)
     restore_outputs(model.graph, names)
     return model, precision
 

@@ -117,5 +117,6 @@ SEARCH_TASKS = ("translate", "generate", "transcribe")
 HEAD_TASKS = ("classify", "tag", "answer", "embed", "heads")
 TASKS = (*SEARCH_TASKS, *HEAD_TASKS, "forward")
 # float16 is meant for GPUs; the others run on CPUs. "int8": weights and, at run time, activations;
-# "weight_int8" and "weight_int4": weights in blocks, with a scale for each block.
-PRECISIONS = ("float32", "float16", "int8", "weight_int8", "weight_int4")
+# "int16x8": the same with activations in 16 bits; "weight_int8" and "weight_int4": weights in
+# blocks, with a scale for each block.
+PRECISIONS = ("float32", "float16", "int8", "int16x8", "weight_int8", "weight_int4")

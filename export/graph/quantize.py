@@ -41,7 +41,9 @@ from keras_transformer.types import Array
 # Rows of a column that share a scale in `MatMulNBits`.
 BLOCK = 32
 # Bits of a number in a table of embeddings.
-ROW_BITS = {"int8": 8, "weight_int8": 8, "weight_int4": 4}
+ROW_BITS = {"int8": 8, "int16x8": 8, "weight_int8": 8, "weight_int4": 4}
+# Precisions whose products have a scale for each column of a weight.
+COLUMN_SCALES = ("int8", "int16x8")
 # Rounds its inputs to 8 bits, each block separately. Otherwise ONNX Runtime 1.31.1 unpacks the
 # weights at every call: 59 ms a sentence of the README's translator instead of 9.
 ACCURACY_LEVEL = 4
@@ -75,10 +77,10 @@ def reduce_precision(
 
     Args:
         model: result of `simplify` or `fuse_blocks`.
-        precision: "float16", "int8", "weight_int8" or "weight_int4".
+        precision: "float16", "int8", "int16x8", "weight_int8" or "weight_int4".
         keep_float: prefixes of Keras paths of weights that stay float32.
         row_scales: whether "int8" rounds each row of an input with its own scale. Defaults to
-            `False`: all rows share one. In the body of a loop they always do.
+            `False`: all rows share one. In the body of a loop they always do, and in "int16x8".
 
     Returns:
         Number of weights that were reduced. Weights of convolutions never are.
@@ -92,15 +94,17 @@ def reduce_precision(
     if precision == "float16":
         return halve(model, is_kept)
     bits = ROW_BITS[precision]
-    products = {}  # name of a weight -> its reduced form, which all products with it share
-    own: dict[tuple[str, int], ir.Value] = {}
+    integers, blocks = _Integers(model.graph), {}
     for node in all_nodes(model.graph):
         weight = _weight(node)
-        if weight is not None and not is_kept(weight):
-            if precision == "int8":
-                _integer_product(model.graph, node, weight, products, own, row_scales)
-            else:
-                _block_product(model.graph, node, weight, products, bits)
+        if weight is None or is_kept(weight):
+            continue
+        if precision in COLUMN_SCALES:
+            remainders = precision == "int16x8"
+            by_row = row_scales and node.graph is model.graph and not remainders
+            _integer_product(node, weight, integers, by_row, remainders)
+        else:
+            _block_product(model.graph, node, weight, blocks, bits)
     clean(model, constants=False)  # removed products read no table
     tables = {}  # table -> its reduced form, which all its readers share
     for node in all_nodes(model.graph):
@@ -109,7 +113,7 @@ def reduce_precision(
     model.graph.opset_imports.setdefault(MICROSOFT, 1)
     clean(model, constants=False)
     common.NameFixPass()(model)
-    return len(products) + len(tables)
+    return len(integers.rounded) + len(blocks) + len(tables)
 
 
 def _weight(node: ir.Node) -> ir.Value | None:
@@ -183,13 +187,41 @@ def quantize_columns(matrix: Array) -> tuple[Array, Array]:
     return np.clip(np.rint(matrix / scale), -127, 127).astype(np.int8), scale
 
 
+class _Integers:
+    """The integers, scales and zero points that products with rounded weights read.
+
+    Args:
+        graph: the outer graph, which holds the weights.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self.rounded: dict[str, tuple[ir.Value, ir.Value]] = {}  # name of a weight -> q, scale
+        # Name of a weight and id of a graph -> the integers that the last product there reads.
+        self.last: dict[tuple[str, int], ir.Value] = {}
+
+    def __call__(self, node: ir.Node, weight: ir.Value) -> list[ir.Value]:
+        """Returns q, scale and zero of a weight for one more product at the place of `node`."""
+        if weight.name not in self.rounded:
+            quantized, scale = quantize_columns(_matrix(node, weight))
+            self.rounded[weight.name] = (
+                add_initializer(self.graph, f"{weight.name}/int8", quantized),
+                add_initializer(self.graph, f"{weight.name}/scale", scale),
+            )
+        integers, scale = self.rounded[weight.name]
+        key = weight.name, id(node.graph)
+        if key in self.last:  # a chain: equal nodes with equal inputs would become one
+            flatten = ir.Node("", "Flatten", [self.last[key]])
+            node.prepend(flatten)
+            copied, integers = integers, flatten.outputs[0]
+            integers.type, integers.shape = copied.type, copied.shape
+        self.last[key] = integers
+        zeros = np.zeros(scale.shape, np.int8)
+        return [integers, scale, add_initializer(self.graph, f"{weight.name}/zero", zeros)]
+
+
 def _integer_product(
-    graph: ir.Graph,
-    node: ir.Node,
-    weight: ir.Value,
-    products: dict,
-    own: dict[tuple[str, int], ir.Value],
-    row_scales: bool,
+    node: ir.Node, weight: ir.Value, integers: _Integers, row_scales: bool, remainders: bool
 ) -> None:
     """Writes `DynamicQuantizeMatMul`, which rounds the input to 8 bits when it runs.
 
@@ -200,43 +232,38 @@ def _integer_product(
 
     after    r = ReduceMax(Abs(x)); y = Add(Mul(DynamicQuantizeMatMul(x / r, ...), r), bias)
 
-    Args:
-        products: dict from the name of a weight to its integers and scales.
-        own: dict from the name of a weight and the id of a graph to the integers that the last
-            product in this graph reads.
+    With `remainders` the rest that rounding leaves is rounded as well, and multiplied by the same
+    weight, so x has 16 bits:
+
+    after    r = Sub(x, DequantizeLinear(DynamicQuantizeLinear(x)))
+             y = Add(DynamicQuantizeMatMul(x, ...), DynamicQuantizeMatMul(r, ..., bias))
     """
-    if weight.name not in products:
-        quantized, scale = quantize_columns(_matrix(node, weight))
-        products[weight.name] = (
-            add_initializer(graph, f"{weight.name}/int8", quantized),
-            add_initializer(graph, f"{weight.name}/scale", scale),
-        )
-    integers, scale = products[weight.name]
-    key = weight.name, id(node.graph)
-    if key in own:  # a chain: equal nodes with equal inputs would become one
-        flatten = ir.Node("", "Flatten", [own[key]])
-        node.prepend(flatten)
-        copied, integers = integers, flatten.outputs[0]
-        integers.type, integers.shape = copied.type, copied.shape
-    own[key] = integers
-    zero = add_initializer(graph, f"{weight.name}/zero", np.zeros(scale.shape, np.int8))
-    weights, output = [integers, scale, zero], node.outputs[0]
-    if row_scales and node.graph is graph:
-        tape = ir.tape.Tape()
+    x, output = node.inputs[0], node.outputs[0]
+    tape = ir.tape.Tape()
+
+    def product(rows: ir.Value, *bias: ir.Value) -> ir.Value:
+        inputs = [rows, *integers(node, weight), *bias]
+        return tape.op("DynamicQuantizeMatMul", inputs, domain=MICROSOFT)
+
+    if row_scales:
         least = tape.op("Constant", [], {"value": ir.tensor(np.float32(1e-30))})  # rows of zeros
-        size = tape.op("Abs", [node.inputs[0]])
-        size = tape.op("ReduceMax", [size], {"axes": [-1], "keepdims": 1})
+        size = tape.op("ReduceMax", [tape.op("Abs", [x])], {"axes": [-1], "keepdims": 1})
         size = tape.op("Max", [size, least])
-        rows = tape.op("Div", [node.inputs[0], size])
-        product = tape.op("DynamicQuantizeMatMul", [rows, *weights], domain=MICROSOFT)
-        replace_node(node, tape, tape.op("Mul", [product, size]))
+        replace_node(node, tape, tape.op("Mul", [product(tape.op("Div", [x, size])), size]))
         return
-    inputs = [node.inputs[0], *weights]
     add = only_reader(output, "Add")
-    bias = other_input(add, output).const_value if add else None
-    if bias is not None and len(bias.shape) == 1:
-        inputs, output = [*inputs, other_input(add, output)], add.outputs[0]
-    _replace(output, "DynamicQuantizeMatMul", inputs, {})
+    bias = other_input(add, output) if add else None
+    if bias is None or bias.const_value is None or len(bias.const_value.shape) != 1:
+        add, bias = node, None
+    biases = [] if bias is None else [bias]
+    if remainders:
+        whole = product(x)
+        parts = tape.op_multi_out("DynamicQuantizeLinear", [x], num_outputs=3)
+        remainder = tape.op("Sub", [x, tape.op("DequantizeLinear", parts)])
+        result = tape.op("Add", [whole, product(remainder, *biases)])
+    else:
+        result = product(x, *biases)
+    replace_node(add, tape, result)
 
 
 def quantize_blocks(matrix: Array, bits: int) -> tuple[Array, Array]:

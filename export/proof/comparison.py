@@ -29,6 +29,7 @@ TOLERANCES = {
     "float32": 1e-4,
     "float16": 1e-2,
     "int8": 0.15,
+    "int16x8": 0.15,
     "weight_int8": 0.15,
     "weight_int4": 0.4,
 }
