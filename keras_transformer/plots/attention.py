@@ -3,16 +3,16 @@
 Shapes: B batch, N layers, H heads, T target (query) length, S source (key) length.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding import call_encoder
 from keras_transformer.layers.blocks import EncoderBlock
-from keras_transformer.models import Stack, TransformerModel
+from keras_transformer.models import TransformerModel
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.types import Array, Tensor
 
@@ -31,7 +31,8 @@ def attention_maps(
 
     Args:
         model: `Transformer`, `TransformerEncoder` or `CausalTransformer`.
-        source_ids: S integers, for models with an encoder. With `Transformer(encoder=...)`, the
+        source_ids: S integers, for models with an encoder; with `num_segments`
+            `{"source_ids": ..., "segment_ids": ...}`. With `Transformer(encoder=...)`, the
             encoder's input or a dict of its inputs, without batch axis.
         target_ids: T integers that start with the begin id 2, for models with a decoder.
 
@@ -50,45 +51,61 @@ def attention_maps(
     >>> attention_maps(model, [5, 7, 3], [2, 11])["cross"].shape
     (2, 4, 2, 3)
     """
-    maps, memory = {}, ()
-    if getattr(model, "source_inputs", None):
-        source = keras.tree.map_structure(lambda x: ops.convert_to_tensor(x)[None], source_ids)
-        memory = (call_encoder(model.encoder, source),)  # (1, S, D)
+    inputs, encoder, decoder = {}, [], []
+    if names := getattr(model, "source_inputs", None):
+        source = source_ids if isinstance(source_ids, Mapping) else {next(iter(names)): source_ids}
+        inputs = {name: ops.convert_to_tensor(values)[None] for name, values in source.items()}
     elif model.encoder_stack is not None:
-        vectors, scores = _run(model.encoder_stack, _one_row(source_ids, "source_ids"))
-        memory, maps["encoder"] = (vectors,), scores["self"]
+        encoder = model.encoder_stack.blocks
+        source = source_ids if isinstance(source_ids, Mapping) else {"source_ids": source_ids}
+        inputs = {name: _one_row(ids, name) for name, ids in source.items()}
     if model.decoder_stack is not None:
-        options = {} if memory else {"use_causal_mask": True}
-        target_ids = _one_row(target_ids, "target_ids")  # (1, T)
-        _, scores = _run(model.decoder_stack, target_ids, *memory, **options)
-        maps["decoder"], maps["cross"] = scores.get("self"), scores.get("cross")
+        decoder = model.decoder_stack.blocks
+        inputs["target_ids"] = _one_row(target_ids, "target_ids")
+    if len(inputs) == 1:
+        (inputs,) = inputs.values()
+    scores = _scores(model, [*encoder, *decoder], inputs)
+    maps = {
+        "encoder": [weights["self"] for weights in scores[: len(encoder)]],
+        "decoder": [weights["self"] for weights in scores[len(encoder) :] if "self" in weights],
+        "cross": [weights["cross"] for weights in scores if "cross" in weights],
+    }
     return {name: np.concatenate(weights) for name, weights in maps.items() if weights}
 
 
-def _run(
-    stack: Stack, ids: Tensor, *memory: Tensor, **options: bool
-) -> tuple[Tensor, dict[str, list[Array]]]:
-    """Returns the output of a stack, and a list of its blocks' attention weights for each use."""
-    x, scores = stack.embed(ids), {}
-    for block in stack.blocks:
-        x, weights = block(x, *memory, return_attention_scores=True, **options)
-        for use, of_block in weights.items():
-            scores.setdefault(use, []).append(_as_float32(of_block))
-    return stack.norm(x), scores
+def _scores(
+    model: keras.Model, blocks: Sequence[keras.Layer], inputs: Any
+) -> list[dict[str, Array]]:
+    """Returns the attention weights of every call of some of a model's blocks, in order."""
+    scores = []
+
+    def record(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        found = call(*args, **{**options, "return_attention_scores": True})
+        scores.append({use: _as_float32(weights) for use, weights in found[1].items()})
+        return found if options.get("return_attention_scores") else found[0]
+
+    for block in blocks:
+        block.call = functools.partial(record, block.call)
+    try:
+        model(inputs, training=False)
+    finally:
+        for block in blocks:
+            del block.call
+    return scores
 
 
 def block_attention(model: keras.Model, inputs: Any) -> Array:
-    """Returns the attention weights of every `EncoderBlock` in a functional model, without dropout.
+    """Returns the attention weights of every call of an `EncoderBlock` in a functional model.
 
-    Use it for your own models, such as a model of image patches. It skips the blocks of a nested
-    model: pass the nested model.
+    Dropout is off. Use it for your own models, such as a model of image patches. It skips the
+    blocks of a nested model: pass the nested model.
 
     Args:
         model: functional Keras model.
         inputs: a batch of the model's inputs.
 
     Returns:
-        Float32 array (N, B, H, S, S), from the first block to the last.
+        Float32 array (N, B, H, S, S), from the first call to the last.
 
     Raises:
         ValueError: the model calls no `EncoderBlock`.
@@ -106,13 +123,7 @@ def block_attention(model: keras.Model, inputs: Any) -> Array:
             f"{model.name} calls no EncoderBlock. Its layers are {model.layers}. Pass the model "
             "that calls the blocks."
         )
-    vectors = keras.Model(model.input, [block.input for block in blocks])(inputs)
-    vectors = keras.tree.flatten(vectors)  # one block gives a tensor
-    scores = [
-        block(x, return_attention_scores=True)[1]["self"]
-        for block, x in zip(blocks, vectors, strict=True)
-    ]
-    return np.stack([_as_float32(weights) for weights in scores])
+    return np.stack([weights["self"] for weights in _scores(model, blocks, inputs)])
 
 
 def _one_row(ids: Any, name: str) -> Tensor:

@@ -70,6 +70,24 @@ def test_encoders_and_decoders_have_only_their_own_maps(monkeypatch):
     np.testing.assert_allclose(maps["decoder"], np.concatenate(own), atol=1e-6)
 
 
+def test_an_end_token_that_the_encoder_ignores_gets_no_weight(monkeypatch):
+    model = kt.Transformer(**SIZES, reads_end=False)
+    maps = plots.attention_maps(model, SOURCE, TARGET)
+    assert SOURCE[-1] == 3 and not maps["cross"][..., -1].any()
+    inputs = {"source_ids": np.array([SOURCE]), "target_ids": np.array([TARGET])}
+    own = recorded(monkeypatch, model, inputs)
+    np.testing.assert_allclose(maps["encoder"], np.concatenate(own[:2]), atol=1e-6)
+    np.testing.assert_allclose(maps["cross"], np.concatenate(own[3::2]), atol=1e-6)
+
+
+def test_an_encoder_of_two_texts_takes_a_dict(monkeypatch):
+    encoder = kt.TransformerEncoder(**SIZES, num_segments=2)
+    inputs = {"source_ids": np.array(SOURCE), "segment_ids": np.array([1, 1, 2, 2, 2])}
+    maps = plots.attention_maps(encoder, inputs)
+    own = recorded(monkeypatch, encoder, {name: ids[None] for name, ids in inputs.items()})
+    np.testing.assert_allclose(maps["encoder"], np.concatenate(own), atol=1e-6)
+
+
 def test_a_custom_encoder_has_cross_attention_maps_only():
     model = encoders.writer(encoders.frames_encoder)
     frames = encoders.frames()
@@ -158,6 +176,26 @@ def test_blocks_of_a_functional_model_show_their_weights(monkeypatch, kinds):
     found = plots.block_attention(model, batch)
     assert found.shape == (len(kinds), 2, 3, 5, 5) and not found[:, 1, :, :, 3:].any()
     np.testing.assert_allclose(found, recorded(monkeypatch, model, batch), atol=1e-6)
+
+
+def test_calls_of_blocks_keep_their_arguments(monkeypatch):
+    frames, seen = keras.Input((5, 12)), keras.Input((5,), dtype="bool")
+    block, causal = kt.EncoderBlock(3, 17), kt.EncoderBlock(3, 17)
+    x = block(keras.layers.Dense(12)(frames), attention_mask=seen)
+    x, scores = causal(block(x), use_causal_mask=True, return_attention_scores=True)
+    model = keras.Model([frames, seen], [x, scores["self"]])
+    other = keras.Model(frames, block(frames))  # another model with the block
+    random = np.random.default_rng(5)
+    batch = [
+        random.normal(size=(2, 5, 12)).astype("float32"),
+        np.array([[1, 1, 0, 1, 1]] * 2, bool),
+    ]
+    found = plots.block_attention(model, batch)
+    np.testing.assert_allclose(found, recorded(monkeypatch, model, batch), atol=1e-6)
+    assert not found[0][..., 2].any() and found[1][..., 2].all()
+    assert not np.triu(found[2], 1).any()
+    assert plots.block_attention(other, batch[0]).shape == (1, 2, 3, 5, 5)
+    assert "call" not in vars(block)
 
 
 def test_a_model_without_blocks_is_an_error():
