@@ -32,7 +32,7 @@ from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.staging import ExportError, Progress, staged
 from keras_transformer.importers.mapping import NEVER
-from keras_transformer.layers.blocks import gelu_tanh
+from keras_transformer.layers.blocks import gelu_sigmoid, gelu_tanh
 from keras_transformer.models import Transformer
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
@@ -44,6 +44,7 @@ ACTIVATIONS = {
     keras.activations.silu: "SWISH",
     keras.activations.gelu: "GELU",
     gelu_tanh: "GELUTanh",
+    gelu_sigmoid: "GELUSigmoid",
     keras.activations.tanh: "Tanh",
 }
 PRECISIONS = ("float32", "float16", "bfloat16", "int16", "int8")

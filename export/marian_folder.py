@@ -30,7 +30,7 @@ from keras_transformer.export.encoder_decoder import (
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.staging import ExportError, Progress, staged
 from keras_transformer.importers import mapping, marian, pieces
-from keras_transformer.layers.blocks import gelu_tanh
+from keras_transformer.layers.blocks import gelu_sigmoid, gelu_tanh
 from keras_transformer.models import Transformer
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
@@ -42,6 +42,7 @@ ACTIVATIONS = {
     keras.activations.silu: "swish",
     keras.activations.gelu: "gelu",
     gelu_tanh: "gelu_new",
+    gelu_sigmoid: "quick_gelu",
     keras.activations.tanh: "tanh",
 }
 WEIGHTS_FILE = "model.safetensors"

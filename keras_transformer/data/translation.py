@@ -115,7 +115,11 @@ def translation_batches(
     if alignments is not None:
         words = [PieceWords(each) for each in tokenizers]
         collate = functools.partial(_collate_aligned, words)
-        labels = _alignments(alignments, sources, targets)
+        rows = [
+            each.encode(lines) for each, lines in zip(tokenizers, (sources, targets), strict=True)
+        ]
+        counts = [each.counts(ids) for each, ids in zip(words, rows, strict=True)]
+        labels = _alignments(alignments, *counts)
         examples = replace(examples, labels=labels, collate=collate)
     return make_dataset(examples, batch_options)
 
@@ -143,19 +147,23 @@ def _annotated(
     return [glossary.annotated(*pair) for pair in zip(sources, targets, strict=True)]
 
 
-def _alignments(alignments: StrPath | Iterable[str], *sides: list[str]) -> Array:
-    """Returns the pairs (n, 2) of each of N lines, an array of objects (N,)."""
+def _alignments(alignments: StrPath | Iterable[str], *sides: list[int]) -> Array:
+    """Returns the pairs (n, 2) of each of N lines, an array of objects (N,).
+
+    Args:
+        alignments: N lines.
+        *sides: numbers of words of the N sources, and of the N targets.
+    """
     found = read_alignments(alignments)
     check_counts_agree(pairs=sides[0], alignments=found)
     rows = np.empty(len(found), object)
-    for number, (pairs, *lines) in enumerate(zip(found, *sides, strict=True)):
+    for number, (pairs, *counts) in enumerate(zip(found, *sides, strict=True)):
         rows[number] = np.array(pairs, int).reshape(-1, 2)
-        counts = [len(line.split()) for line in lines]
         if (rows[number] >= counts).any():
             raise ValueError(
                 f"alignments, line {number + 1}: the words of a pair are out of range: the "
-                f"source has {counts[0]} words and the target {counts[1]}. Words are separated by "
-                "spaces and counted from 0."
+                f"source has {counts[0]} words and the target {counts[1]}. Words are counted from "
+                "0, and separated by spaces. Replace tabs and no-break spaces by spaces."
             )
     return rows
 

@@ -32,6 +32,7 @@ from keras_transformer.importers.pieces import (
     renumbered,
     special_id,
 )
+from keras_transformer.layers.blocks import gelu_sigmoid
 from keras_transformer.layers.positions import SinusoidalPositionEncoding
 from keras_transformer.models import Transformer
 from keras_transformer.special_ids import END_ID
@@ -58,6 +59,8 @@ ARCHITECTURE: dict[str, Any] = {
     "ulr": False,
 }
 SIZES = ("dim-emb", "transformer-heads", "transformer-dim-ffn")
+# Marian computes "gelu" as a swish with the factor 1.702.
+ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": gelu_sigmoid}
 DEPTHS = ("enc-depth", "dec-depth")
 # From Bergamot's name of a part of a block to ours, and its axes. The channels of D, the vectors
 # between blocks, are put in our order; H (all heads together) and F keep theirs.
@@ -301,7 +304,7 @@ def _sizes(
         d_model=d_model,
         num_heads=config["transformer-heads"],
         d_ff=config["transformer-dim-ffn"],
-        activation=config["transformer-ffn-activation"],
+        activation=ACTIVATIONS[config["transformer-ffn-activation"]],
         positions=SinusoidalPositionEncoding(base=10000.0 ** (d_model / (d_model - 2))),
         use_bias=True,
         epsilon=1e-6,
@@ -330,7 +333,7 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
         )
     if autoregression == "rnn" and config.get("dec-cell") != "ssru":
         wrong.append(f"dec-cell is {config.get('dec-cell')!r}, not 'ssru'")
-    if config.get("transformer-ffn-activation") not in ("relu", "swish", "gelu"):
+    if config.get("transformer-ffn-activation") not in ACTIVATIONS:
         wrong.append(f"transformer-ffn-activation is {config.get('transformer-ffn-activation')!r}")
     if not wrong and (config["dim-emb"] % 2 or config["dim-emb"] < 4):
         wrong.append(f"dim-emb is {config['dim-emb']}, not an even number of at least 4")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.layers.blocks import gelu_tanh
+from keras_transformer.layers.blocks import gelu_sigmoid, gelu_tanh
 from keras_transformer.types import Array, StrPath, Tensor
 
 # From Hugging Face's names of activations to names of Keras, or functions.
@@ -21,6 +21,7 @@ ACTIVATIONS: dict[str, str | Callable[[Tensor], Tensor]] = {
     "gelu_new": gelu_tanh,
     "gelu_python": "gelu",
     "gelu_pytorch_tanh": gelu_tanh,
+    "quick_gelu": gelu_sigmoid,
     "relu": "relu",
     "silu": "silu",
     "swish": "silu",

@@ -12,7 +12,7 @@ from typing import Any
 
 from keras_transformer.importers import mapping
 from keras_transformer.importers.ctranslate2_binary import Specification, read_model
-from keras_transformer.layers.blocks import gelu_tanh
+from keras_transformer.layers.blocks import gelu_sigmoid, gelu_tanh
 from keras_transformer.types import Array
 
 MODEL_FILE = "model.bin"
@@ -24,6 +24,7 @@ ACTIVATIONS: dict[int, str | Callable[..., Any]] = {
     1: gelu_tanh,
     2: "silu",
     3: "gelu",
+    4: gelu_sigmoid,
     5: "tanh",
     6: "sigmoid",
 }

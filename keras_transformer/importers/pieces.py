@@ -200,8 +200,8 @@ def word_pieces(folder: StrPath, ids: dict[str, int]) -> dict[str, Any]:
     """Returns a `tokenizer.json` for a BERT folder that has only `vocab.txt`.
 
     Args:
-        folder: str or path-like. Its `tokenizer_config.json` may set `do_lower_case` and
-            `strip_accents`.
+        folder: str or path-like. Its `tokenizer_config.json` may set `do_lower_case`,
+            `strip_accents` and `tokenize_chinese_chars`.
         ids: dict from piece to the origin's id.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -210,7 +210,9 @@ def word_pieces(folder: StrPath, ids: dict[str, int]) -> dict[str, Any]:
     settings = read_json(path) if path.exists() else {}
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=settings.get("do_lower_case", True), strip_accents=settings.get("strip_accents")
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        strip_accents=settings.get("strip_accents"),
+        lowercase=settings.get("do_lower_case", True),
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()

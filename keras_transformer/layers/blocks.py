@@ -22,6 +22,12 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
+def gelu_sigmoid(x: Tensor) -> Tensor:
+    """Computes GELU approximated by x sigmoid(1.702 x) (arXiv 1606.08415, section 2)."""
+    return x * ops.sigmoid(1.702 * x)
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
 class FeedForward(BaseLayer):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, the same at each position (section 3.3).
 

@@ -96,7 +96,7 @@ class TokenEmbedding(BaseLayer):
             # In bfloat16, 3 to 4 % of rows would have two equal largest logits.
             inputs, kernel = ops.cast(inputs, "float32"), ops.cast(kernel, "float32")
             products = self.product(inputs, kernel)  # (B, T, V)
-            return products + self.bias if self.output_bias else products
+            return products + ops.cast(self.bias, "float32") if self.output_bias else products
         check_ids(inputs, "pass `logits=True` to project vectors")
         vectors = ops.cast(self.look_up(self.embeddings, inputs, axis=0), self.compute_dtype)
         return vectors * ops.cast(self.d_model**0.5, vectors.dtype)  # (B, T, D)

@@ -13,8 +13,8 @@ from keras_transformer.types import StrPath
 
 # Around the target phrase in an annotated source.
 MARKS = ("\u27e6", "\u27e7")
-# A word with its combining marks, or a punctuation mark.
-_WORD = re.compile(r"(?:\w[\u0300-\u036f]*)+|[^\w\s]")
+_PART = re.compile(r"\w+|[^\w\s]")
+_JOINERS = "\u200c\u200d"  # inside words of some scripts
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
@@ -101,7 +101,7 @@ class Glossary:
 
     def _found(self, line: str) -> Iterator[tuple[int, str]]:
         """Yields the end of the source phrase and the target of each entry that applies."""
-        spans = [match.span() for match in _WORD.finditer(line)]
+        spans = _spans(line)
         words = tuple(_folded(line[slice(*span)]) for span in spans)
         place = 0
         while place < len(words):
@@ -128,7 +128,23 @@ def _folded(word: str) -> str:
 
 def _words(text: str) -> tuple[str, ...]:
     """Returns words and punctuation marks, folded for comparison."""
-    return tuple(_folded(word) for word in _WORD.findall(text))
+    return tuple(_folded(text[slice(*span)]) for span in _spans(text))
+
+
+def _spans(text: str) -> list[tuple[int, int]]:
+    """Returns the place of each word with its combining marks, and of each punctuation mark."""
+    spans: list[tuple[int, int]] = []
+    in_word = False
+    for match in _PART.finditer(text):
+        (start, end), first = match.span(), match[0][0]
+        after_word = in_word and spans[-1][1] == start
+        in_word = len(match[0]) > 1 or re.match(r"\w", first) is not None
+        in_word |= unicodedata.category(first)[0] == "M" or first in _JOINERS
+        if after_word and in_word:
+            spans[-1] = spans[-1][0], end
+        else:
+            spans.append((start, end))
+    return spans
 
 
 def _tsv_pairs(path: pathlib.Path) -> Iterator[tuple[str, str]]:

@@ -44,8 +44,8 @@ def train_model(
             byte_fallback=byte_fallback,
             character_coverage=character_coverage,
             hard_vocab_limit=hard_vocab_limit,
-            # SentencePiece silently leaves out lines of more bytes than this.
-            max_sentence_length=max(4 * len(line) for line in lines) + 1,
+            # SentencePiece silently leaves out lines of more bytes than this, at least 10.
+            max_sentence_length=max(10, max(4 * len(line) for line in lines) + 1),
             pad_id=PAD_ID,
             unk_id=UNKNOWN_ID,
             bos_id=BEGIN_ID,
@@ -107,7 +107,10 @@ def graph_functions(
     """
     import tensorflow as tf
     import tensorflow_text
+    from sentencepiece import sentencepiece_model_pb2
 
+    normalizer = sentencepiece_model_pb2.ModelProto.FromString(model).normalizer_spec
+    leading = "^ +" if normalizer.remove_extra_whitespaces else "^ "
     name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"
 
     def make_tokenizer():
@@ -123,13 +126,14 @@ def graph_functions(
         kept = before_end & (ids != PAD_ID) & (ids != BEGIN_ID)  # (B, T)
         ids = tf.ragged.boolean_mask(ids, kept)
         # tensorflow_text strips all leading spaces of a text; Python strips only the one that
-        # `encode` adds. An unknown token in front protects them. Its text is cut off afterwards,
-        # with one space, unless the text begins with an unknown token, which is written with one.
+        # `encode` adds, unless the model removes extra white space. An unknown token in front
+        # protects them. Its text is cut off afterwards, with one space, unless the text begins with
+        # an unknown token, which is written with one.
         first = tf.fill([ids.nrows(), 1], UNKNOWN_ID)
         text = make_tokenizer().detokenize(tf.concat([first, ids], axis=1))
         text = tf.strings.regex_replace(text, "^ \u2047 ", "")
         unknown_first = tf.squeeze(ids.to_tensor(PAD_ID, shape=[None, 1]), 1) == UNKNOWN_ID  # (B,)
-        return tf.where(unknown_first, text, tf.strings.regex_replace(text, "^ ", ""))
+        return tf.where(unknown_first, text, tf.strings.regex_replace(text, leading, ""))
 
     def encode(text: Tensor) -> Tensor:
         text = tf.convert_to_tensor(text, tf.string)

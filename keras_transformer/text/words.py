@@ -28,7 +28,7 @@ class PieceWords:
     """Maps the pieces of a tokenizer to words.
 
     A piece with a space in front begins a word. A piece of spaces alone belongs to the word after
-    it.
+    it, or at the end of a text to the last word.
 
     Args:
         tokenizer: `Tokenizer`.
@@ -67,7 +67,12 @@ class PieceWords:
         ids = np.asarray(ids, int)
         blank = self._blank[ids]
         starts = self._starts[ids] | np.r_[True, blank[:-1]][: len(ids)]
-        return np.cumsum(starts & ~blank) - 1 + blank
+        words = np.cumsum(starts & ~blank)
+        return np.minimum(words - 1 + blank, max(0, words.max(initial=0) - 1))
+
+    def counts(self, rows: Sequence[Sequence[int]]) -> list[int]:
+        """Returns the number of words of each of several rows of ids."""
+        return [1 + self.numbers(ids).max(initial=-1) for ids in rows]
 
 
 def parse_alignment(line: str) -> Alignment:

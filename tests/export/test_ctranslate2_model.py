@@ -20,6 +20,7 @@ import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export import ExportError, ctranslate2_model, export_ctranslate2
 from keras_transformer.importers import marian
+from keras_transformer.layers.blocks import gelu_sigmoid
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, PAD_ID
 
@@ -45,6 +46,7 @@ VARIANTS = {
         "output_bias": True,
         "tie_output": False,
         "epsilon": 1e-3,
+        "activation": gelu_sigmoid,
     },
     "another base, bfloat16": {
         "positions": kt.SinusoidalPositionEncoding(base=100.0),

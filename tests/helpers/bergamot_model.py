@@ -90,6 +90,14 @@ def arrays(vocab_size, seed=9):
     return made
 
 
+# Marian's formulas.
+ACTIVATIONS = {
+    "relu": lambda x: np.maximum(x, 0.0),
+    "swish": lambda x: x / (1.0 + np.exp(-x)),
+    "gelu": lambda x: x / (1.0 + np.exp(-1.702 * x)),
+}
+
+
 def write_folder(folder, seed=9):
     """Writes the files that Firefox downloads."""
     folder.mkdir(exist_ok=True)
@@ -113,7 +121,8 @@ class Reference:
     """Marian's forward pass in float64, for one sentence of Marian's ids."""
 
     def __init__(self, folder):
-        self.arrays, _ = read_model(folder / "model.pten.intgemm.alphas.bin")
+        self.arrays, config = read_model(folder / "model.pten.intgemm.alphas.bin")
+        self.activation = ACTIVATIONS[config["transformer-ffn-activation"]]
 
     def translate(self, source, limit):
         """Returns the likeliest token of each step, except <unk>, up to </s>."""
@@ -162,7 +171,7 @@ class Reference:
 
     def network(self, name, x):
         a = {part: self.arrays[f"{name}_{part}"] for part in ("W1", "b1", "W2", "b2")}
-        inner = np.maximum(x @ a["W1"] + a["b1"], 0.0) @ a["W2"] + a["b2"]
+        inner = self.activation(x @ a["W1"] + a["b1"]) @ a["W2"] + a["b2"]
         return self.norm(f"{name}_ffn", x + inner)
 
     def norm(self, name, x):

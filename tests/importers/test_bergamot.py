@@ -46,9 +46,11 @@ def test_greedy_search_gives_the_strings_of_the_reference(folder, loaded):
     assert tokenizer.decode(found.ids.numpy()[:, 0]) == translated(folder, LINES, 12)
 
 
-def test_logits_equal_the_reference(folder, loaded):
+@pytest.mark.parametrize("activation", ["relu", "swish", "gelu"])
+def test_logits_equal_the_reference(folder, tmp_path, activation):
     """Compares all logits, not only the likeliest tokens."""
-    model, tokenizer = loaded
+    folder = changed(folder, tmp_path, config={"transformer-ffn-activation": activation})
+    model, tokenizer = bergamot.load(folder)
     oracle, ids = Reference(folder), processor(folder).encode(LINES[7])
     memory, states, x = oracle.encode([*ids, 0]), np.zeros((2, bergamot_model.D)), 0.0
     expected = []

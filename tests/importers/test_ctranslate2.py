@@ -20,6 +20,7 @@ from keras_transformer.importers import ctranslate2 as importer
 from keras_transformer.importers import whisper
 from keras_transformer.importers.__main__ import main
 from keras_transformer.importers.ctranslate2_binary import read_model
+from keras_transformer.layers.blocks import gelu_sigmoid
 from keras_transformer.padding import pad_rows
 
 engine = pytest.importorskip("ctranslate2", reason="CTranslate2, the other engine, is missing")
@@ -43,6 +44,7 @@ VARIANTS = {
         "output_bias": True,
         "tie_output": False,
         "epsilon": 1e-3,
+        "activation": gelu_sigmoid,
     },
 }
 

@@ -63,6 +63,14 @@ def test_tokenizer_json_is_preferred_and_must_fit_the_model(folder, tokenizer, t
         bert.load(tmp_path)
 
 
+@pytest.mark.parametrize("separate", [True, False])
+def test_chinese_characters_are_words_if_the_folder_says_so(folder, tmp_path, separate):
+    settings = json.dumps({"tokenize_chinese_chars": separate})
+    (tmp_path / "tokenizer_config.json").write_text(settings, "utf-8")
+    known = pieces.word_pieces(tmp_path, bert.read_vocabulary(folder))
+    assert known["normalizer"]["handle_chinese_chars"] == separate
+
+
 def test_load_tokenizer_distinguishes_json_and_sentencepiece(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "tokenizer.model")
     assert load_tokenizer(tmp_path / "tokenizer.model") == tokenizer

@@ -63,7 +63,7 @@ VARIANTS = {
         **OPUS,
         "vocab_size": 37,
         "decoder_vocab_size": 43,
-        "activation_function": "relu",
+        "activation_function": "quick_gelu",
         "share_encoder_decoder_embeddings": False,
         "tie_word_embeddings": False,
     },

@@ -24,6 +24,20 @@ def test_entries_apply_to_words():
     assert Glossary({"caf\u00e9": "Kaffee"}).terms("Cafe\u0301!") == ["Kaffee"]
 
 
+@pytest.mark.parametrize(
+    "phrase, longer",
+    [
+        ("\u0915\u092e", "\u0915\u092e\u0940"),  # a vowel sign
+        ("\u0643\u062a\u0628", "\u0643\u062a\u0628\u064e\u0648"),  # a vowel point
+        ("ab", "ab\u200cc"),
+    ],
+)
+def test_entries_do_not_apply_inside_words_of_other_scripts(phrase, longer):
+    glossary = Glossary({phrase: "x"})
+    assert glossary.terms(f"a {longer} b") == []
+    assert glossary.annotated(f"a {phrase} b") == f"a {phrase} \u27e6x\u27e7 b"
+
+
 def test_sources_are_annotated():
     glossary = Glossary({"hat": "Hut", "hard hat": "Schutzhelm", "man": "Mann"})
     line = "The Hard  hat of a man, a hat"

@@ -36,6 +36,11 @@ def test_lines_have_the_same_ids_alone_and_in_a_list(tokenizer, count):
     assert len(tokenizer.encode(lines)) == count
 
 
+def test_short_lines_are_enough_for_training():
+    tokenizer = Tokenizer.train(["ja", "no", "\u65e5\u672c"], 300, hard_vocab_limit=False)
+    assert tokenizer.decode(tokenizer.encode("noja")) == "noja"
+
+
 def test_decode_restores_text_exactly(tokenizer):
     for line in ("a man 's hat , red .", *LINES, *ODD):
         ids = tokenizer.encode(line)

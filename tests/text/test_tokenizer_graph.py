@@ -43,6 +43,17 @@ def test_decodes_any_ids_of_a_model_equally(tokenizer, tf, data):
     assert decoded == tokenizer.decode(rows)
 
 
+@pytest.mark.parametrize("normalization", ["nmt_nfkc", "identity"])
+def test_decodes_spaces_in_front_as_python_does(normalization):
+    lines = ["the quick fox", "a b c d"] * 5
+    options = {"normalization": normalization, "hard_vocab_limit": False}
+    tokenizer = Tokenizer.train(lines, 300, **options)
+    space, letter = tokenizer.pieces.index("\u2581"), tokenizer.pieces.index("a")
+    rows = [[space] * n + [letter, space] for n in range(4)] + [[1, space, letter, 0], [space] * 4]
+    rows = [[*row, *[0] * (6 - len(row))] for row in rows]
+    assert [text.decode() for text in tokenizer.tf_decode(rows).numpy()] == tokenizer.decode(rows)
+
+
 def test_keeps_the_axes_of_a_search_result(tokenizer, tf):
     rows = [[*ids, END_ID, PAD_ID, PAD_ID] for ids in tokenizer.encode(["a hat"] * 6)]
     ids = tf.reshape(tf.constant(rows), [2, 3, -1])

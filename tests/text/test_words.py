@@ -19,7 +19,16 @@ def test_spaces_separate_words(kind):
         found = [tokenizer.decode(ids[numbers == i]).strip() for i in range(len(line.split()))]
         assert found == line.split() or kind == "word"
         assert (np.diff(numbers) >= 0).all() and numbers[0] == 0
+        assert words.counts([ids]) == [len(line.split())] or kind == "word"
     assert words.numbers([]).tolist() == []
+
+
+def test_spaces_at_the_end_belong_to_the_last_word():
+    tokenizer = kt.Tokenizer.train(LINES * 9, 300, hard_vocab_limit=False)
+    words = PieceWords(tokenizer)
+    spaces = tokenizer.pieces.index("\u2581")
+    assert words.numbers([*tokenizer.encode("two hat"), spaces, spaces]).max() == 1
+    assert words.numbers([spaces]).tolist() == [0] and words.counts([[], [spaces]]) == [0, 1]
 
 
 def test_punctuation_after_a_word_does_not_decide_its_alignment():

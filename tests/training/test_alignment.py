@@ -81,6 +81,15 @@ def test_wrong_alignments_are_refused(tokenizer, lines, words):
         kt.translation_batches(["one", "two"], ["eins", "zwei"], tokenizer, alignments=lines)
 
 
+def test_words_of_alignments_are_those_of_the_tokenizer():
+    tokenizer = kt.Tokenizer.train(["10 km a cat"] * 9, 300, hard_vocab_limit=False)
+    source, target = ["10\u00a0km cat"], ["a cat"]
+    with pytest.raises(ValueError, match="source has 2 words.*Replace tabs and no-break spaces"):
+        kt.translation_batches(source, target, tokenizer, alignments=["0-0 2-1"])
+    ((_, labels),) = kt.translation_batches(source, target, tokenizer, alignments=["0-0 1-1"])
+    assert (np.sum(labels["alignments"], -1)[0, :-1] == 1).all()
+
+
 def test_the_loss_is_a_mean_over_target_tokens():
     draw = np.random.default_rng(0)
     attention = draw.dirichlet(np.ones(5), (2, 3)).astype("float32")
