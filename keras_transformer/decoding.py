@@ -241,9 +241,9 @@ class CachedDecoding:
         empty = [block.self_attention.initial_cache(batch_size) for block in blocks]
         if beam_width == 1:
             return Cache(DecoderSlots(empty, step_bias=()))
-        others = FORBIDDEN * (1.0 - ops.eye(beam_width))  # (W, W)
+        others = FORBIDDEN * (1.0 - ops.eye(beam_width, dtype="float32"))  # (W, W)
         step_bias = ops.broadcast_to(others, (batch_size, beam_width, beam_width))
-        past_bias = ops.zeros((batch_size, beam_width, 0))
+        past_bias = ops.zeros((batch_size, beam_width, 0), "float32")
         return Cache(DecoderSlots(empty, step_bias), by_hypothesis=past_bias)
 
     def decode_step(
@@ -329,14 +329,16 @@ class CachedDecoding:
         batch_size, length = ops.shape(ids)
         slots, past_bias = self.initial_cache(batch_size, beam_width)
         # The tokens take the place of the hypotheses. Each attends to itself and all before it.
-        later = FORBIDDEN * (1.0 - ops.tril(ops.ones((length, length))))
+        later = FORBIDDEN * (1.0 - ops.tril(ops.ones((length, length), "float32")))
         later = ops.broadcast_to(later, (batch_size, length, length))
-        start = Cache(slots._replace(step_bias=later), ops.zeros((batch_size, length, 0)))
+        start = Cache(
+            slots._replace(step_bias=later), ops.zeros((batch_size, length, 0), "float32")
+        )
         vectors, filled, *weights = self.decode_vectors(
             ids, None, memory, start, alignments, each_head=True
         )
         if beam_width > 1:
-            past_bias = ops.zeros((batch_size, beam_width, length))
+            past_bias = ops.zeros((batch_size, beam_width, length), "float32")
         cache = Cache(slots._replace(blocks=filled.by_sentence.blocks), past_bias)
         return vectors, cache, *weights
 

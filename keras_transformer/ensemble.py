@@ -138,6 +138,7 @@ class Ensemble(DistributedModel):
         return cls(**{**config, "models": models})
 
 
+@keras.saving.register_keras_serializable("keras_transformer")
 class MeanProbabilities(layers.Layer):
     """The log of the mean probabilities of models that read the same inputs, (B, T, V)."""
 
@@ -147,6 +148,15 @@ class MeanProbabilities(layers.Layer):
 
     def call(self, inputs: Any, training: bool | None = None) -> Tensor:
         return log_mean_probabilities([model(inputs, training=training) for model in self.models])
+
+    def get_config(self) -> dict[str, Any]:
+        models = [keras.saving.serialize_keras_object(model) for model in self.models]
+        return {**super().get_config(), "models": models}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "MeanProbabilities":
+        models = [keras.saving.deserialize_keras_object(model) for model in config["models"]]
+        return cls(**{**config, "models": models})
 
 
 def log_mean_probabilities(logits: Sequence[Tensor]) -> Tensor:

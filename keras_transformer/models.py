@@ -131,6 +131,9 @@ class TransformerModel(DistributedModel):
         """
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
         self.dtype_policy: Any = self._policy
+        if not self.trainable:  # Keras sets `trainable` before it knows the layers
+            for layer in self.layers:
+                layer.trainable = False
 
     def _make_norm(self, name: str) -> layers.LayerNormalization:
         return layers.LayerNormalization(epsilon=self.epsilon, dtype=self._policy, name=name)
@@ -401,6 +404,8 @@ class Transformer(CachedDecoding, TransformerModel):
             memory = self.encoder_stack(ids)
             encoder = keras.Model(source_ids, memory, name="encoder")
         else:
+            if isinstance(encoder, keras.Sequential) and encoder.built:
+                encoder = keras.Model(encoder.inputs, encoder.outputs[0], name=encoder.name)
             check_encoder(encoder, target_vocab_size)
             inputs = {
                 x.name: keras.Input(x.shape[1:], None, x.dtype, name=x.name) for x in encoder.inputs
@@ -484,6 +489,11 @@ class TransformerEncoder(TransformerModel):
             inputs = {"source_ids": source_ids, "segment_ids": segment_ids}
         vectors = self.encoder_stack(source_ids, segment_ids=segment_ids)
         self._connect(inputs, vectors, **kwargs)
+        self.supports_masking = True
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Tensor:
+        ids = inputs["source_ids"] if isinstance(inputs, dict) else inputs
+        return ops.not_equal(ids, PAD_ID)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

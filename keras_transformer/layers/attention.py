@@ -40,7 +40,8 @@ def masked_softmax(
         return softmax(scores)
     # On CPUs this is several times faster than selecting single scores. The factor for each row
     # sets fully masked rows to zero.
-    weights = softmax(scores - ops.where(mask, 0.0, -FORBIDDEN))
+    forbidden = ops.convert_to_tensor(-FORBIDDEN, "float32")
+    weights = softmax(scores - ops.where(mask, ops.zeros_like(forbidden), forbidden))
     return weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), "float32")
 
 
@@ -203,7 +204,10 @@ class MultiHeadAttention(BaseLayer):
         value_mask: Tensor | None = None,  # Keras passes its masks of `value` and `key`
         key_mask: Tensor | None = None,
     ) -> Any:
-        causal = causal_mask(ops.shape(query)[1]) if use_causal_mask else None
+        causal = None
+        if use_causal_mask:
+            num_keys = None if value is query else ops.shape(value)[1]
+            causal = causal_mask(ops.shape(query)[1], num_keys=num_keys)
         keys, values = self.project_key_value(value, key)
         masks = (attention_mask, causal, value_mask, key_mask)
         output, weights = self.attend(query, keys, values, *masks)

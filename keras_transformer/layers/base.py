@@ -64,7 +64,8 @@ class BaseLayer(keras.Layer):
     def restore_sublayers(self) -> None:
         """Applies the saved settings to new sublayers; freezes the sublayers of a frozen layer."""
         if not self.trainable:
-            self.trainable = False
+            for layer in self._layers:
+                layer.trainable = False
         if self._sublayer_settings:
             apply_settings(self, dict(self._sublayer_settings))
 

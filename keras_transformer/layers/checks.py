@@ -3,6 +3,7 @@
 import numbers
 
 import keras
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from keras_transformer.types import Shape, Tensor
 
@@ -39,13 +40,15 @@ def check_same_length(key: Tensor, value: Tensor) -> None:
 def check_ids(ids: Tensor, otherwise: str) -> None:
     """Refuses token ids that are not integers; `otherwise` names the alternative to a cast."""
     dtype = keras.backend.standardize_dtype(ids.dtype)
-    if "int" in dtype:
+    # Before Keras loads a subclassed model, it traces `call` with float placeholders.
+    if "int" in dtype or in_symbolic_scope():
         return
     message = f"Token ids must be integers, but their dtype is {dtype}. Cast them, or {otherwise}."
     if "float" in dtype and keras.backend.backend() == "tensorflow":
         message += (
-            " If this is `fit` on several replicas of a tf.distribute strategy and your ids are "
-            "integers, then Keras has averaged them over the replicas. Call "
+            " In a keras.Sequential, write keras.Input((None,), dtype='int32') first. If this is "
+            "`fit` on several replicas of a tf.distribute strategy and your ids are integers, then "
+            "Keras has averaged them over the replicas. Call "
             "keras_transformer.training.prepare(model) after model.compile."
         )
     raise TypeError(message)

@@ -98,6 +98,8 @@ class TokenEmbedding(BaseLayer):
             products = self.product(inputs, kernel)  # (B, T, V)
             return products + ops.cast(self.bias, "float32") if self.output_bias else products
         check_ids(inputs, "pass `logits=True` to project vectors")
+        if "int" not in keras.backend.standardize_dtype(inputs.dtype):  # see `check_ids`
+            inputs = ops.cast(inputs, "int32")
         vectors = ops.cast(self.look_up(self.embeddings, inputs, axis=0), self.compute_dtype)
         return vectors * ops.cast(self.d_model**0.5, vectors.dtype)  # (B, T, D)
 

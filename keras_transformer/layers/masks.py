@@ -27,12 +27,15 @@ def padding_mask(ids: Tensor, pad_id: int = PAD_ID) -> Tensor:
     return ops.not_equal(ids, pad_id)
 
 
-def causal_mask(length: int | Tensor, offset: int | Tensor = 0) -> Tensor:
+def causal_mask(
+    length: int | Tensor, offset: int | Tensor = 0, num_keys: int | Tensor | None = None
+) -> Tensor:
     """Returns a mask that lets position i attend to positions up to i only (section 3.2.3).
 
     Args:
         length: T, number of queries; an integer or a scalar tensor.
-        offset: number of keys before the first query, so that S = offset + T. Defaults to 0.
+        offset: number of keys before the first query. Defaults to 0.
+        num_keys: S. Defaults to `None`: offset + T.
 
     Returns:
         Boolean tensor (1, T, S), lower triangular if `offset` is 0.
@@ -45,7 +48,7 @@ def causal_mask(length: int | Tensor, offset: int | Tensor = 0) -> Tensor:
            [ True,  True,  True]])
     """
     queries = ops.arange(length)[:, None] + offset  # (T, 1)
-    keys = ops.arange(length + offset)[None, :]  # (1, S)
+    keys = ops.arange(length + offset if num_keys is None else num_keys)[None, :]  # (1, S)
     return ops.expand_dims(queries >= keys, 0)  # (1, T, S)
 
 

@@ -239,9 +239,10 @@ class LearnedPositionEncoding(PositionEncoding):
                     f"layer has learned positions for max_length={self.max_length} tokens only. "
                     "Cut the sequence or build the layer with a larger max_length."
                 )
-            # If the length is known at run time only, the sum below fails for a table that is too
+            # If the length is known at run time only, the reshape fails for a table that is too
             # short. A lookup by position would give zeros on a GPU.
-            vectors = self.embeddings[offset : offset + length]  # (T, D)
+            vectors = self.embeddings[offset : offset + length]
+            vectors = ops.reshape(vectors, (length, inputs.shape[-1]))  # (T, D)
         else:
             vectors = ops.take(self.embeddings, ops.arange(length) + offset, axis=0)  # (T, D)
         return inputs + ops.cast(vectors, inputs.dtype)

@@ -92,8 +92,7 @@ class MaskedConv1D(layers.Conv1D):
         if mask is None:
             return None
         if self.padding == "valid":  # both ends of the filter must be on real frames
-            length = ops.shape(mask)[1]
-            mask = ops.logical_and(mask[:, : length - self._span], mask[:, self._span :])
+            mask = ops.logical_and(mask[:, : -self._span or None], mask[:, self._span :])
         return mask[:, :: self.strides[0]]
 
 

@@ -58,7 +58,11 @@ class SSRU(BaseLayer):
         self.restore_sublayers()
 
     def call(
-        self, inputs: Tensor, attention_mask: Tensor | None = None, mask: Tensor | None = None
+        self,
+        inputs: Tensor,
+        attention_mask: Tensor | None = None,
+        mask: Tensor | None = None,  # Keras passes its mask of a single input
+        inputs_mask: Tensor | None = None,  # and of the first of several inputs
     ) -> Tensor:
         if attention_mask is not None and len(attention_mask.shape) != 2:
             raise ValueError(
@@ -66,7 +70,7 @@ class SSRU(BaseLayer):
                 f"{tuple(attention_mask.shape)}. The unit has no separate queries and keys."
             )
         gates, updates = self._gates_and_updates(inputs)  # (B, T, D)
-        counts = combine_masks(attention_mask, mask)
+        counts = combine_masks(attention_mask, mask, inputs_mask)
         if counts is not None:
             gates = ops.where(counts[..., None], gates, 1.0)
             updates = ops.where(counts[..., None], updates, 0.0)
@@ -74,7 +78,7 @@ class SSRU(BaseLayer):
 
     def initial_state(self, batch_size: int | Tensor, beam_width: int) -> Tensor:
         """Returns the state before the first token: zeros (B, W, D)."""
-        return ops.zeros((batch_size, beam_width, self.forget_gate.units))
+        return ops.zeros((batch_size, beam_width, self.forget_gate.units), "float32")
 
     def step(self, inputs: Tensor, state: Tensor, *unused: Any) -> tuple[Tensor, Tensor]:
         """Returns outputs and next state of one new token of each hypothesis, both (B, W, D).

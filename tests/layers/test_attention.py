@@ -343,3 +343,24 @@ def test_a_functional_model_takes_a_mask_and_returns_the_weights():
     output, weights = keras.Model(ends, outputs)([query, value, ids != 0])
     assert_close(output, numpy64(layer(query, value, attention_mask=padding_mask(ids))), 1e-6)
     assert not numpy64(weights)[0, :, :, :3].any() and numpy64(weights)[0, :, :, 3:].all()
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_queries_see_keys_up_to_their_position_whatever_the_lengths(length):
+    layer, query, value = MultiHeadAttention(H, K), normal(B, length, D), normal(B, 5, E)
+    ends = keras.Input((None, D)), keras.Input((None, E))
+    outputs = layer(*ends, use_causal_mask=True, return_attention_scores=True)
+    _, weights = keras.Model(ends, outputs)([query, value])
+    assert weights.shape == (B, H, length, 5) and not np.triu(numpy64(weights), 1).any()
+    assert_close(numpy64(weights).sum(-1), np.ones((B, H, length)))
+
+
+def test_masked_attention_does_not_depend_on_the_default_dtype():
+    layer, x, memory = MultiHeadAttention(H, K, dtype="float32"), normal(B, T, D), normal(B, S, E)
+    mask = padding_mask(source_ids("left"))
+    expected = numpy64(layer(x, memory, attention_mask=mask))
+    keras.config.set_floatx("float64")
+    try:
+        assert_close(layer(x, memory, attention_mask=mask), expected)
+    finally:
+        keras.config.set_floatx("float32")

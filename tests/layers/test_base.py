@@ -13,6 +13,7 @@ from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
 from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
 from keras_transformer.layers.pooling import SequencePooling
 from keras_transformer.layers.positions import SinusoidalPositionEncoding
+from keras_transformer.models import TransformerEncoder
 
 V, D = 11, 8
 READERS = {
@@ -115,3 +116,16 @@ def test_a_saved_model_with_a_lost_mask_loads_with_a_warning():
     with pytest.warns(UserWarning, match="EncoderBlock.* mask was lost in Relu"):
         model = keras.Model.from_config(lost)
     assert model(np.array([[5, 3, 0]])).shape == (1, 3, D)
+
+
+def test_masks_of_nested_models_count():
+    ids, others = (keras.Input((None,), dtype="int32") for _ in range(2))
+    sizes = {"num_layers": 1, "d_model": D, "num_heads": 2, "d_ff": 16}
+    tower = TransformerEncoder(V, **sizes)
+    with pytest.raises(ValueError, match="mask was lost in Multiply"):
+        SequencePooling()(tower(ids) * 2.0)
+    added = keras.layers.Add()([tower(ids), TokenEmbedding(V, D)(others)])
+    model = keras.Model([ids, others], SequencePooling()(EncoderBlock(2, 16)(added)))
+    rows = np.array([[5, 7, 3]], "int32")
+    padded = np.pad(rows, [(0, 0), (0, 2)])
+    assert_close(model([padded, padded]), numpy64(model([rows, rows])))

@@ -57,6 +57,8 @@ def test_lookup_and_logits_share_a_matrix_and_have_the_right_gradients():
 def test_logits_are_float32_under_every_policy(policy):
     logits = built(dtype=policy).logits(normal(B, T, D))
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    biased = TokenEmbedding(V, D, output_bias=True, dtype=policy)
+    assert keras.backend.standardize_dtype(biased.logits(normal(B, T, D)).dtype) == "float32"
 
 
 def test_vectors_and_logits_carry_the_padding_mask_of_the_ids():

@@ -28,6 +28,11 @@ def test_causal_mask_sees_itself_and_the_past():
     np.testing.assert_array_equal(to_numpy(masks.causal_mask(2, offset=5)), later)
 
 
+def test_a_causal_mask_can_have_other_keys_than_queries():
+    expected = [[[True, False, False, False], [True, True, False, False]]]
+    np.testing.assert_array_equal(to_numpy(masks.causal_mask(2, num_keys=4)), expected)
+
+
 def test_combined_masks_allow_what_every_mask_allows():
     padding = np.array([[True, True, False], [False, True, True]])[:, None]  # (B, 1, S)
     expected = reference.causal_mask(3) & padding

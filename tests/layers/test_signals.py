@@ -86,6 +86,16 @@ def test_padding_changes_nothing_with_dilation(padding):
 
 
 @pytest.mark.numeric
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_lengths_can_be_unknown_when_a_model_is_built(padding):
+    frames = keras.Input((None, C))
+    x = MaskedConv1D(D, 3, padding=padding)(keras.layers.Masking()(frames))
+    model = keras.Model(frames, SequencePooling()(x))
+    sound = normal(2, 9, C)
+    padded = np.pad(sound, [(0, 0), (0, 4), (0, 0)])
+    assert_close(model(padded), numpy64(model(sound)))
+
+
 def test_a_row_does_not_depend_on_its_batch():
     frames = keras.Input((None, C))
     x = keras.layers.Masking()(frames)

@@ -81,6 +81,7 @@ def test_masked_positions_leave_the_state_unchanged(side):
     zeroed = np.where(mask[..., None], x, 0.0).astype("float32")
     masked = keras.layers.Masking()(zeroed)  # the same by a Keras mask
     assert_close(layer(masked), whole)
+    assert_close(layer(masked, attention_mask=ops.ones((B, T), "bool")), whole)
     alone = layer(x[:1, mask[0]])  # and as if it were not there
     assert_close(alone, whole[:1, mask[0]])
 

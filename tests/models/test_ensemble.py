@@ -81,6 +81,14 @@ def test_an_ensemble_trains_and_can_be_saved(tmp_path):
 
 
 @pytest.mark.full
+def test_a_head_on_an_ensemble_can_be_saved(tmp_path):
+    joined = ensemble()
+    model = keras.Model(joined.input, keras.layers.Dense(2)(joined.output))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded(INPUTS), model(INPUTS), atol=1e-6)
+
+
 def test_mismatched_members_are_refused():
     one = member()
     with pytest.raises(ValueError, match="Train them with the same tokenizer"):

@@ -51,6 +51,24 @@ def test_a_frozen_encoder_does_not_change_in_training_and_after_loading(tmp_path
     assert not trained(again) & encoder
 
 
+def test_a_model_made_frozen_stays_frozen_inside_another(tmp_path):
+    encoder = kt.TransformerEncoder(V, **SIZES, trainable=False)
+    ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(ids, keras.layers.Dense(2)(kt.SequencePooling()(encoder(ids))))
+    assert not encoder.trainable_weights and len(model.trainable_weights) == 2
+    assert flags(loaded(model, tmp_path)) == flags(model)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_block_frozen_before_it_is_built_stays_frozen(late, tmp_path):
+    block = kt.EncoderBlock(2, 17, trainable=late)
+    block.trainable = False
+    frames = keras.Input((None, 12))
+    model = keras.Model(frames, keras.layers.Dense(2)(block(frames)))
+    assert block.weights and not any(weight.trainable for weight in block.weights)
+    assert flags(loaded(model, tmp_path)) == flags(model)
+
+
 def test_a_frozen_decoder_leaves_the_encoder_trainable():
     model = kt.Transformer(V, target_vocab_size=V + 1, **SIZES)
     model.decoder.trainable = False

@@ -73,3 +73,31 @@ def test_saved_models_give_equal_results_in_another_process(backend, tmp_path):
         for file, ours in zip(found.values(), keras.tree.flatten(expected), strict=True):
             ours = keras.ops.convert_to_numpy(ours)
             np.testing.assert_allclose(file, ours, atol=1e-5, err_msg=name)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Subclass(keras.Model):
+    """Reads ids in `call`, which Keras traces with float placeholders before it loads weights."""
+
+    def __init__(self, whole=False, **kwargs):
+        super().__init__(**kwargs)
+        self.whole = whole
+        self.embedding = kt.TransformerEncoder(29, **SIZES) if whole else kt.TokenEmbedding(29, 22)
+        self.block = kt.EncoderBlock(2, 17)
+
+    def call(self, ids):
+        return self.block(self.embedding(ids))
+
+    def get_config(self):
+        return {**super().get_config(), "whole": self.whole}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_subclassed_model_keeps_its_weights(whole, tmp_path):
+    model = Subclass(whole)
+    expected = np.asarray(model(IDS))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(np.asarray(loaded(IDS)), expected, atol=1e-6)
+    with pytest.raises(TypeError, match="Token ids must be integers, but their dtype is float32"):
+        loaded(IDS.astype("float32"))

@@ -89,6 +89,13 @@ def test_depths_of_encoder_and_decoder_may_differ():
         kt.TransformerEncoder(encoders.VOCAB, (1, 2), **encoders.SIZES)
 
 
+def test_an_encoder_can_be_a_sequential_model():
+    parts = [keras.Input((None, 5), name="frames"), keras.layers.Dense(12)]
+    model = kt.Transformer(encoders.VOCAB, 1, **encoders.SIZES, encoder=keras.Sequential(parts))
+    inputs = {"frames": np.ones((2, 7, 5), "float32"), "target_ids": np.array([[2, 5]] * 2)}
+    assert model(inputs).shape == (2, 2, encoders.VOCAB)
+
+
 def test_an_encoder_of_ids_reads_the_ids_of_a_search():
     encoder = kt.TransformerEncoder(29, 1, **encoders.SIZES)
     model = kt.Transformer(encoders.VOCAB, 1, **encoders.SIZES, encoder=encoder)
@@ -125,6 +132,7 @@ def flat():
     ("arguments", "error", "match"),
     [
         ({"encoder": keras.layers.Dense(4)}, TypeError, "functional Keras model"),
+        ({"encoder": keras.Sequential([keras.layers.Dense(4)])}, TypeError, "functional Keras"),
         ({"encoder": flat()}, ValueError, r"one output of shape \(batch, length"),
         ({"encoder": dense(4, "target_ids")}, ValueError, "called 'target_ids'"),
         ({"encoder": dense(4), "target_vocab_size": 7}, ValueError, "leave target_vocab_size out"),
