@@ -113,7 +113,8 @@ def export_onnx(
             of a window. Defaults to 512, or to the model's `max_length`; for a `SpeechSearch` to
             the longest source of its encoder.
         fuse: whether blocks become ONNX Runtime's fused operators (domain `com.microsoft`). `False`
-            gives a graph of standard ONNX operators only. Defaults to `True`.
+            gives a graph of standard ONNX operators only, if the weights stay float. Defaults to
+            `True`.
         keep_float: prefixes of the Keras paths of weights that stay float32. The query, key and
             value projections of a self-attention are one product, so they stay together. Defaults
             to none.

@@ -139,6 +139,12 @@ def export_saved_model(
             warnings.simplefilter("ignore", DeprecationWarning)
             module = tf.Module()
             module.weights = [variable.value for variable in model.variables]
+            module.tables = [
+                item
+                for layer in model._flatten_layers()
+                for item in vars(layer).values()
+                if isinstance(item, tf.lookup.StaticHashTable)
+            ]
             module.functions = functions
             tf.saved_model.save(module, str(folder), signatures=functions)
         if head is not None:

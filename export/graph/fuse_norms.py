@@ -46,13 +46,15 @@ class LayerNorm(Rule):
         mean: ir.Value,
         variance: ir.Value,
     ) -> bool:
-        rank = len(self.shapes.dims.get(x) or ())
+        dims = self.shapes.dims.get(x) or ()
+        rank = len(dims)
         for value in (mean, variance):
             axes = list(attribute(value.producer(), "axes", None) or ())
             if axes not in ([rank - 1], [-1]) or not attribute(value.producer(), "keepdims", 1):
                 return False
-        constants = (number(epsilon), vector(gamma), vector(beta))
-        return rank > 0 and not any(item is None for item in constants)
+        # A group norm has other groups than entries of gamma.
+        sizes = _length(gamma), _length(beta)
+        return rank > 0 and number(epsilon) is not None and sizes == (dims[-1], dims[-1])
 
     def rewrite(
         self,
@@ -86,7 +88,9 @@ class RootMeanSquareNorm(Rule):
     def check(
         self, context: Any, x: ir.Value, epsilon: ir.Value, gamma: ir.Value, mean: ir.Value
     ) -> bool:
-        return vector(gamma) is not None
+        dims = self.shapes.dims.get(x)
+        length = _length(gamma)
+        return length is not None and (not dims or dims[-1] == length)
 
     def rewrite(
         self, op: Any, x: ir.Value, epsilon: ir.Value, gamma: ir.Value, mean: ir.Value
@@ -94,6 +98,12 @@ class RootMeanSquareNorm(Rule):
         options = {name: item.value for name, item in mean.producer().attributes.items()}
         mean = op.ReduceMean(op.Pow(x, op.Constant(value_float=2.0)), **options)
         return op.Mul(op.Div(x, op.Sqrt(op.Add(mean, epsilon))), vector(gamma))
+
+
+def _length(value: ir.Value) -> int | None:
+    """Returns the number of entries of a vector of weights, or `None`."""
+    weights = vector(value)
+    return None if weights is None else weights.const_value.size
 
 
 def fuse_residuals(graph: ir.Graph, shapes: InferredShapes) -> None:

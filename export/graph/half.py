@@ -62,7 +62,8 @@ def halve(model: ir.Model, is_kept: Callable[[ir.Value], bool]) -> int:
         weights = [value for value in node.inputs if _is_float_weight(value)]
         kept = any(is_kept(weight) for weight in weights)
         embedding = node.op_type == "Gather" and weights and not is_kept(weights[0])
-        if embedding or (node.op_type in HALF and not kept):
+        product = node.op_type in HALF and any(map(converter.is_float, node.inputs))
+        if embedding or (product and not kept):
             converter.convert(node)
     changed = True
     while changed:
@@ -93,6 +94,11 @@ def _float_values(graph: ir.Graph) -> set[ir.Value]:
             body = node.attributes["body"].value
             for slot in zip(node.inputs[2:], body.inputs[2:], node.outputs, strict=False):
                 floats.update(slot if any(map(is_float, slot[:2])) else ())
+            states = len(node.inputs) - 2
+            for output, of_step in zip(
+                node.outputs[states:], body.outputs[1 + states :], strict=True
+            ):
+                floats.update([output] if is_float(of_step) else ())
             continue
         if node.op_type == "Cast":
             gives_float = node.attributes["to"].value == FLOAT

@@ -168,7 +168,7 @@ def _hoist_row_operation(node: ir.Node, row: ir.Node, loop: ir.Node) -> None:
 
 
 def sink_weights(main: ir.Graph) -> None:
-    """Moves weights into the step that alone reads them; products reshape shared ones.
+    """Moves weights into the step or branch that alone reads them; products reshape shared ones.
 
     ONNX Runtime packs a constant for products in its own graph and in that graph's loops, but not
     in nested loops, such as the steps of a search. In the step, ONNX Runtime folds a Reshape to the
@@ -179,10 +179,11 @@ def sink_weights(main: ir.Graph) -> None:
     before   Gather(w, ids); Loop { y = MatMul(x, w) }
     after    Gather(w, ids); Loop { w/step = Reshape(w, shape); y = MatMul(x, w/step) }
     """
-    for loop in all_nodes(main):
-        if loop.op_type == "Loop":
-            for value in list(main.initializers.values()):
-                _sink(value, main, loop.attributes["body"].value)
+    for node in all_nodes(main):
+        for name in ("body", "then_branch", "else_branch"):
+            if node.op_type in ("Loop", "If") and name in node.attributes:
+                for value in list(main.initializers.values()):
+                    _sink(value, main, node.attributes[name].value)
 
 
 def _sink(value: ir.Value, main: ir.Graph, body: ir.Graph) -> None:

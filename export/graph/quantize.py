@@ -113,7 +113,7 @@ def reduce_precision(
     model.graph.opset_imports.setdefault(MICROSOFT, 1)
     clean(model, constants=False)
     common.NameFixPass()(model)
-    return len(integers.rounded) + len(blocks) + len(tables)
+    return len({name for name, _ in [*integers.rounded, *blocks]}) + len(tables)
 
 
 def _weight(node: ir.Node) -> ir.Value | None:
@@ -141,6 +141,11 @@ def _matrix(node: ir.Node, weight: ir.Value) -> Array:
     """Returns the float32 matrix (K, N) that multiplies the product's input."""
     array = weight.const_value.numpy()
     return array.T if attribute(node, "transB", 0) else array
+
+
+def _form(node: ir.Node, weight: ir.Value) -> tuple[str, bool]:
+    """Returns the weight's name, and whether the product reads it transposed."""
+    return weight.name, bool(attribute(node, "transB", 0))
 
 
 def _replace(
@@ -196,20 +201,22 @@ class _Integers:
 
     def __init__(self, graph: ir.Graph) -> None:
         self.graph = graph
-        self.rounded: dict[str, tuple[ir.Value, ir.Value]] = {}  # name of a weight -> q, scale
-        # Name of a weight and id of a graph -> the integers that the last product there reads.
-        self.last: dict[tuple[str, int], ir.Value] = {}
+        # Name of a weight, and whether it is transposed -> q, scale.
+        self.rounded: dict[tuple[str, bool], tuple[ir.Value, ir.Value]] = {}
+        # The same and the id of a graph -> the integers that the last product there reads.
+        self.last: dict[tuple[str, bool, int], ir.Value] = {}
 
     def __call__(self, node: ir.Node, weight: ir.Value) -> list[ir.Value]:
         """Returns q, scale and zero of a weight for one more product at the place of `node`."""
-        if weight.name not in self.rounded:
+        form = _form(node, weight)
+        if form not in self.rounded:
             quantized, scale = quantize_columns(_matrix(node, weight))
-            self.rounded[weight.name] = (
+            self.rounded[form] = (
                 add_initializer(self.graph, f"{weight.name}/int8", quantized),
                 add_initializer(self.graph, f"{weight.name}/scale", scale),
             )
-        integers, scale = self.rounded[weight.name]
-        key = weight.name, id(node.graph)
+        integers, scale = self.rounded[form]
+        key = *form, id(node.graph)
         if key in self.last:  # a chain: equal nodes with equal inputs would become one
             flatten = ir.Node("", "Flatten", [self.last[key]])
             node.prepend(flatten)
@@ -253,7 +260,8 @@ def _integer_product(
         return
     add = only_reader(output, "Add")
     bias = other_input(add, output) if add else None
-    if bias is None or bias.const_value is None or len(bias.const_value.shape) != 1:
+    columns = _matrix(node, weight).shape[1:]
+    if bias is None or bias.const_value is None or tuple(bias.const_value.shape) != columns:
         add, bias = node, None
     biases = [] if bias is None else [bias]
     if remainders:
@@ -295,16 +303,16 @@ def _block_product(
     before   y = MatMul(x, w)
     after    y = MatMulNBits(x, blocks, scale)
     """
-    matrix = _matrix(node, weight)
-    if weight.name not in products:
+    matrix, form = _matrix(node, weight), _form(node, weight)
+    if form not in products:
         integers, scale = quantize_blocks(matrix, bits)
-        products[weight.name] = (
+        products[form] = (
             add_initializer(graph, f"{weight.name}/int{bits}", _packed(integers, bits)),
             add_initializer(graph, f"{weight.name}/scale", scale),
         )
     sizes = {"K": matrix.shape[0], "N": matrix.shape[1], "bits": bits, "block_size": BLOCK}
     options = {**sizes, "accuracy_level": ACCURACY_LEVEL}
-    inputs = [node.inputs[0], *products[weight.name]]
+    inputs = [node.inputs[0], *products[form]]
     _replace(node.outputs[0], "MatMulNBits", inputs, options)
 
 

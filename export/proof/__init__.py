@@ -62,7 +62,9 @@ def run_exported(
         files = []
         for i, case in enumerate(cases):
             files.append({key: str(folder / f"{i}.{key}.npz") for key in ("inputs", "outputs")})
-            np.savez(files[-1]["inputs"], **case)
+            arrays = {key: np.asarray(values) for key, values in case.items()}
+            texts = {key: array.astype(str) for key, array in arrays.items() if array.dtype == "O"}
+            np.savez(files[-1]["inputs"], **arrays | texts)
         job = {
             "models": list(map(str, models)),
             "signatures": signatures,

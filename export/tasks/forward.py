@@ -102,7 +102,7 @@ class ForwardTask:
         if hasattr(model, "decode_step"):
             self.vocab_size = vocab_sizes(model)
 
-    def function(self, **inputs: Tensor) -> dict[str, Tensor]:
+    def function(self, /, **inputs: Tensor) -> dict[str, Tensor]:
         """Returns outputs by name for inputs by name; exporters trace this function."""
         return self._run(self.model, inputs)
 

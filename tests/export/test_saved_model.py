@@ -2,6 +2,7 @@
 
 import pathlib
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -155,3 +156,17 @@ def test_files_that_are_not_part_of_a_saved_model_are_named(tmp_path):
         found = why_not_saved_model(tmp_path)
         assert found == f"{pathlib.Path(name).parts[0]} is not part of a SavedModel"
         (tmp_path / name).unlink()
+
+
+@pytest.mark.parametrize("lookup", [keras.layers.IntegerLookup, keras.layers.StringLookup])
+def test_tables_of_lookup_layers_are_saved(lookup, tmp_path):
+    kind = "int64" if lookup is keras.layers.IntegerLookup else "string"
+    words = np.array([[10, 20, 7]]) if kind == "int64" else np.array([["a", "b", "c"]])
+    ids = keras.Input((3,), dtype=kind, name="words")
+    found = lookup(vocabulary=words[0, :2].tolist())(ids)
+    model = keras.Model(ids, keras.layers.Embedding(5, 4)(found))
+    options = {"samples": [{"words": words}], "verbose": False}
+    export_saved_model(model, tmp_path / "out", **options)
+    forward = tf.saved_model.load(str(tmp_path / "out")).signatures["forward"]
+    (result,) = forward(**{"words": tf.constant(words)}).values()
+    np.testing.assert_allclose(result, model(tf.constant(words)), rtol=1e-6)

@@ -22,6 +22,7 @@ from keras import layers, ops
 
 from keras_transformer.export import export_onnx
 from keras_transformer.export.graph import fuse_attention
+from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.quantize import reduce_precision
 from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.positions import LearnedPositionEncoding
@@ -337,3 +338,83 @@ def test_an_export_skips_a_fusion_that_fails(tmp_path, monkeypatch):
     (found,) = session(tmp_path / "out").run(None, {"x": X})
     np.testing.assert_allclose(found, model(X), rtol=1e-4, atol=1e-5)
     assert counts(onnx.load(tmp_path / "out" / "model.onnx").graph)["Softmax"] == 1
+
+
+class Transposed(layers.Layer):
+    """Computes tanh(x W) W^T, as a tied autoencoder does."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 7), initializer="orthogonal", name="kernel")
+
+    def call(self, x):
+        return ops.matmul(ops.tanh(ops.matmul(x, self.kernel)), ops.transpose(self.kernel))
+
+
+class Thresholds(layers.Layer):
+    """Adds more thresholds than its input has columns, as an ordinal regression does."""
+
+    def build(self, shape):
+        self.bias = self.add_weight(shape=(5,), initializer="normal", name="bias")
+
+    def call(self, x):
+        return x + self.bias
+
+
+class Branch(layers.Layer):
+    """Multiplies in one of two branches; sums of pairs of its products exceed 16 bits."""
+
+    def build(self, shape):
+        ones = keras.initializers.Constant(1.0)
+        self.kernel = self.add_weight(shape=(shape[-1], 32), initializer=ones, name="kernel")
+
+    def call(self, x):
+        return ops.cond(
+            ops.sum(x) > 0,
+            lambda: ops.matmul(x, self.kernel),
+            lambda: ops.matmul(2 * x, self.kernel),
+        )
+
+
+@pytest.mark.parametrize("precision", ["int8", "int16x8", "weight_int8", "weight_int4"])
+@pytest.mark.parametrize("layer", [Transposed, Thresholds, Branch])
+def test_uncommon_products_are_reduced(layer, precision):
+    x = keras.Input((16,), name="x")
+    inner = layers.Dense(1, use_bias=False)(x) if layer is Thresholds else x
+    model = keras.Model(x, layer()(inner))
+    made = fused(model, precision)
+    assert reduce_precision(made, precision) == 1
+    sink_weights(made.graph)
+    rows = np.abs(numbers(3, 16)) + 0.5
+    (found,), expected = run(made, x=rows), np.asarray(model(rows))
+    loss = 0.3 if precision == "weight_int4" else 0.05
+    assert np.abs(found - expected).max() < loss * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("groups", [1, 3, 12])
+@pytest.mark.parametrize("shape", [(12,), (5, 12)])
+def test_group_norms_are_exported(groups, shape):
+    x = keras.Input(shape, name="x")
+    norm = layers.GroupNormalization(
+        groups=groups, beta_initializer="normal", gamma_initializer="normal"
+    )
+    model = keras.Model(x, norm(layers.Dense(12)(x)))
+    check(model, fused(model), x=numbers(3, *shape))
+
+
+@pytest.mark.parametrize("recurrent", [layers.GRU, layers.SimpleRNN, layers.LSTM])
+def test_recurrent_layers_are_exported_in_float16(recurrent):
+    x = keras.Input((None, 12), name="x")
+    model = keras.Model(x, layers.Dense(4)(recurrent(6, return_sequences=True)(x)))
+    made = fused(model, "float16")
+    reduce_precision(made, "float16")
+    (found,) = run(made, x=numbers(3, 5, 12))
+    np.testing.assert_allclose(found, model(numbers(3, 5, 12)), atol=0.01)
+
+
+def test_doubles_stay_doubles_in_float16():
+    x = keras.Input((12,), name="x")
+    model = keras.Model(x, layers.Dense(4)(layers.Dense(6, dtype="float64")(x)))
+    made = fused(model, "float16")
+    reduce_precision(made, "float16")
+    (found,) = run(made, x=numbers(3, 12))
+    np.testing.assert_allclose(found, model(numbers(3, 12)), atol=0.01)
