@@ -9,6 +9,7 @@ catalogue of gettext (PO).
 import argparse
 import pathlib
 import sys
+from collections.abc import Sequence
 
 from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.documents import DocumentTranslator, translate_file
@@ -42,13 +43,38 @@ def main(arguments: list[str] | None = None) -> int:
         translator = Translator(args.artefact, threads=args.threads)
         options = {"glossary": args.glossary} if args.glossary else {}
         documents = DocumentTranslator(translator, args.language, **options)
-        for path in map(pathlib.Path, args.documents):
-            inside = len(args.documents) > 1 or output.is_dir()
-            translate_file(documents, path, output / path.name if inside else output, args.format)
+        for path, target in _targets(args.documents, output):
+            translate_file(documents, path, target, args.format)
     except (ArtefactError, OSError, ValueError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    if documents.untranslated:
+        print(f"error: {documents.untranslated} sentences are not translated", file=sys.stderr)
+        return 1
     return 0
+
+
+def _targets(
+    documents: Sequence[str], output: pathlib.Path
+) -> list[tuple[pathlib.Path, pathlib.Path]]:
+    """Returns each document with the file of its translation.
+
+    Raises:
+        ValueError: a file in the output folder would replace a document, or another translation.
+    """
+    paths = [pathlib.Path(document) for document in documents]
+    if len(paths) == 1 and not output.is_dir():
+        return [(paths[0], output)]
+    taken = {path.resolve(): "is a document itself" for path in paths}
+    for path in paths:
+        target = (output / path.name).resolve()
+        if target in taken:
+            raise ValueError(
+                f"{path} would become {output / path.name}, which {taken[target]}. Name another "
+                "--output."
+            )
+        taken[target] = f"is the translation of {path}"
+    return [(path, output / path.name) for path in paths]
 
 
 if __name__ == "__main__":

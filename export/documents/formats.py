@@ -3,11 +3,15 @@
 import pathlib
 import textwrap
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from keras_transformer.export.documents.sentences import missing
 from keras_transformer.export.documents.translation import DocumentTranslator
 from keras_transformer.files import whole_file
 from keras_transformer.types import StrPath
+
+if TYPE_CHECKING:
+    import polib
 
 # The suffix of a file and its format.
 SUFFIXES = {
@@ -81,6 +85,8 @@ def _subtitles(documents: DocumentTranslator, text: str, suffix: str) -> str:
         subtitles = pysubs2.SSAFile.from_string(text, format_=kind)
     except (pysubs2.exceptions.Pysubs2Error, ValueError) as error:
         raise ValueError(f"these are not subtitles of the format {kind!r}: {error}") from error
+    if not len(subtitles) and text.strip() not in ("", "WEBVTT"):
+        raise ValueError(f"no subtitle of the format {kind!r} was found in a file that holds text.")
     lines = documents.texts([" ".join(event.plaintext.split()) for event in subtitles])
     for event, line in zip(subtitles, lines, strict=True):
         event.plaintext = "\n".join(_wrapped(line, event.plaintext.count("\n") + 1))
@@ -97,7 +103,10 @@ def _wrapped(text: str, count: int) -> list[str]:
 
 
 def _catalogue(documents: DocumentTranslator, text: str, suffix: str) -> str:
-    """Translates gettext messages without a translation, and marks them as fuzzy."""
+    """Translates gettext messages without any translation, and marks them as fuzzy.
+
+    Empty plural forms are filled; other forms stay.
+    """
     try:
         import polib
     except ImportError as error:
@@ -106,17 +115,26 @@ def _catalogue(documents: DocumentTranslator, text: str, suffix: str) -> str:
         catalogue = polib.pofile(text)
     except (OSError, ValueError) as error:
         raise ValueError(f"this is not a catalogue of gettext: {error}") from error
-    entries = [e for e in catalogue if not e.translated() and not e.obsolete]
+    entries = [entry for entry in catalogue if not entry.obsolete and _is_missing(entry)]
     messages = [message for e in entries for message in (e.msgid, e.msgid_plural or "")]
     found = iter(documents.texts(messages))
     for entry, one, more in zip(entries, found, found, strict=True):
         if entry.msgid_plural:
             places = entry.msgstr_plural or {0: "", 1: ""}
-            entry.msgstr_plural = {place: more if place else one for place in places}
+            entry.msgstr_plural = {
+                place: known or (more if place else one) for place, known in places.items()
+            }
         else:
             entry.msgstr = one
         entry.fuzzy = True
     return str(catalogue)
+
+
+def _is_missing(entry: "polib.POEntry") -> bool:
+    """Returns whether a message lacks a translation or a plural form."""
+    if entry.msgid_plural:
+        return not all(entry.msgstr_plural.values() or [""])
+    return not entry.msgstr
 
 
 # {format: function of a `DocumentTranslator`, a text and the file's suffix}.

@@ -23,6 +23,7 @@ INLINE_EMPTY = frozenset(("img", "wbr"))
 KEPT = frozenset("code kbd samp var math svg script style pre textarea template".split())
 INLINE_KEPT = frozenset("code kbd samp var math svg".split())
 EMPTY = frozenset("area base br col embed hr img input link meta param source track wbr".split())
+OPTIONAL_END = frozenset("dd dt li optgroup option p rp rt tbody td tfoot th thead tr".split())
 # Limits of a unit with markup. A longer unit, and a deeper element, ends at each tag.
 MOST_PIECES, MOST_CHARACTERS, DEEPEST = 200, 20_000, 50
 
@@ -147,19 +148,21 @@ def _pieces(text: str) -> Iterator[Piece]:
         if not (tokens and token.kind == tokens[-1].kind == "text"):
             tokens.append(token)
     ends = [*(token.start for token in tokens), len(text)][1:]
-    kept, depth, first = None, 0, 0
+    kept = None
     for token, end in zip(tokens, ends, strict=True):
         kind, name = token.kind, token.name
         if kept:
-            depth += (kind == "start" and name == kept) - (kind == "end" and name == kept)
-            if not depth:
-                inline = kept in INLINE_KEPT or kept in INLINE
-                yield Piece("opaque" if inline else "block", "", text[first:end])
-                kept = None
-            continue
+            stop = kept.end(token, end)
+            if stop is None:
+                continue
+            inline = kept.name in INLINE_KEPT or kept.name in INLINE
+            yield Piece("opaque" if inline else "block", "", text[kept.start : stop])
+            kept = None
+            if stop == end:
+                continue
         raw = text[token.start : end]
         if kind == "start" and (name in KEPT or token.keeps) and name not in EMPTY:
-            kept, depth, first = name, 1, token.start
+            kept = _Kept(name, token.start)
         elif kind == "text":
             yield Piece("text", "", raw)
         elif kind == "other" or name in INLINE_EMPTY or (kind == "empty" and name in INLINE):
@@ -169,7 +172,44 @@ def _pieces(text: str) -> Iterator[Piece]:
         else:
             yield Piece("block", "", raw)
     if kept:
-        yield Piece("block", "", text[first:])
+        yield Piece("block", "", text[kept.start :])
+
+
+class _Kept:
+    """An element that is not translated.
+
+    Args:
+        name: of the element.
+        start: of its tag in the document.
+    """
+
+    def __init__(self, name: str, start: int) -> None:
+        self.name, self.start = name, start
+        self._inside: list[str] = []  # open elements
+        self._counts: collections.Counter[str] = collections.Counter()
+
+    def end(self, token: Token, stop: int) -> int | None:
+        """Returns the end of the element if it ends at or before a token that ends at `stop`.
+
+        Some elements have no end tag: they end at the next of their kind, or with their parent.
+        """
+        ends_alone = self.name in OPTIONAL_END
+        if token.kind == "start" and token.name not in EMPTY:
+            if ends_alone and token.name == self.name and not self._inside:
+                return token.start
+            self._inside.append(token.name)
+            self._counts[token.name] += 1
+        elif token.kind == "end" and self._counts[token.name]:
+            while True:
+                inner = self._inside.pop()
+                self._counts[inner] -= 1
+                if inner == token.name:
+                    break
+        elif token.kind == "end" and token.name == self.name:
+            return stop
+        elif token.kind == "end" and ends_alone:
+            return token.start
+        return None
 
 
 def _break_unmatched(pieces: list[Piece]) -> None:

@@ -10,7 +10,7 @@ from keras_transformer.export.documents.sentences import missing
 from keras_transformer.export.documents.units import Unit, has_letters
 
 # Characters that would be markup in a text.
-_SPECIAL = re.compile(r"([\\`*_\[\]<>])")
+_SPECIAL = re.compile(r"([\\`*_\[\]<>]|&(?=#?\w+;))")
 
 
 def markdown_parts(text: str) -> list[str | Unit]:
@@ -19,18 +19,17 @@ def markdown_parts(text: str) -> list[str | Unit]:
     Raises:
         ImportError: markdown-it-py is not installed.
     """
-    starts = [0]
-    for line in text.split("\n"):
-        starts.append(starts[-1] + len(line) + 1)
+    starts = [0, *(end.end() for end in re.finditer(r"\r\n?|\n", text)), len(text)]
     parts: list[str | Unit] = []
     here = 0
     for token in _parser().parse(text):
         if token.type != "inline" or not token.content.strip():
             continue
         span = _place(text, token, max(here, starts[token.map[0]]), starts[token.map[1]])
-        unit = _unit(token.children)
-        if span and has_letters(unit.text):
-            parts += [text[here : span[0]], unit]
+        if span:
+            unit = _unit(token.children)
+            content = unit if has_letters(unit.text) else text[slice(*span)]
+            parts += [text[here : span[0]], content]
             here = span[1]
     return [*parts, text[here:]]
 
@@ -50,15 +49,15 @@ def _place(text: str, token: Any, start: int, stop: int) -> tuple[int, int] | No
 def _unit(tokens: list[Any]) -> Unit:
     unit = Unit(_escape)
     closings: list[str] = []
-    automatic = False  # inside a link whose text is its address
+    automatic = None  # address of the link that has its address as text
     for token in tokens:
         kind, markup = token.type, token.markup
         if kind == "link_open" and markup == "autolink":
-            automatic = True
+            automatic = token.attrs["href"]
         elif kind == "link_close" and markup == "autolink":
-            automatic = False
-        elif automatic:
-            unit.add_opaque(f"<{token.content}>")
+            automatic = None
+        elif automatic is not None:  # an address with a space would be no link
+            unit.add_opaque(f"<{automatic if ' ' in token.content else token.content}>")
         elif kind == "text":
             unit.add_text(token.content)
         elif kind == "softbreak":
@@ -68,7 +67,8 @@ def _unit(tokens: list[Any]) -> Unit:
         elif kind == "image":
             unit.add_opaque(f"![{token.content}]({_target(token.attrs, 'src')})")
         elif kind == "code_inline":
-            unit.add_opaque(f"{markup}{token.content}{markup}")
+            padding = " " * ("`" in token.content[:1] + token.content[-1:])
+            unit.add_opaque(f"{markup}{padding}{token.content}{padding}{markup}")
         elif kind == "link_open":
             closings.append(f"]({_target(token.attrs, 'href')})")
             unit.open("[")
@@ -85,8 +85,11 @@ def _unit(tokens: list[Any]) -> Unit:
 
 
 def _target(attrs: dict[str, str], name: str) -> str:
-    title = f' "{attrs["title"]}"' if "title" in attrs else ""
-    return f"{attrs[name]}{title}"
+    address = attrs[name]
+    if not address or re.search(r"[()]", address):
+        address = f"<{address}>"
+    title = re.sub(r'(["\\])', r"\\\1", attrs.get("title", ""))
+    return f'{address} "{title}"' if title else address
 
 
 def _escape(text: str) -> str:

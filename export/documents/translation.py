@@ -3,6 +3,7 @@
 A document is a sequence of parts: strings, which stay as they are, and units, which are translated.
 """
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -10,6 +11,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from keras_transformer.export.documents.sentences import split_sentences
 from keras_transformer.export.documents.units import Unit, has_letters, plain_parts, words
 from keras_transformer.text.glossary import Glossary
+
+logger = logging.getLogger(__name__)
 
 Parts: TypeAlias = Sequence[str | Unit]
 
@@ -25,6 +28,16 @@ class AlignedText(NamedTuple):
 
     text: str
     alignment: tuple[tuple[int, int], ...]
+
+
+class Untranslated(AlignedText):
+    """A sentence that stays as it is because of an error.
+
+    Attributes:
+        error: str.
+    """
+
+    error: str = "the search found no text"
 
 
 class SentenceTranslator(Protocol):
@@ -61,7 +74,9 @@ def aligned_text(sentence: str, result: Any, number: int = 0) -> AlignedText:
         number: int, rank of the text, from 0; the last if there are fewer. Defaults to 0.
     """
     if result.error or not result.texts:
-        return AlignedText(sentence, _by_position(sentence, sentence))
+        same = Untranslated(sentence, _by_position(sentence, sentence))
+        same.error = result.error or same.error
+        return same
     number = min(number, len(result.texts) - 1)
     if getattr(result, "details", ()) and result.details[number].alignment:
         details = result.details[number]
@@ -88,6 +103,10 @@ class DocumentTranslator:
         **options: options of `Translator.translate`, the same for all sentences. With `glossary`
             an entry applies to each sentence with its source phrase. Another `SentenceTranslator`
             takes none.
+
+    Attributes:
+        untranslated: number of sentences so far that stayed as they were because of an error. Each
+            is logged.
 
     Raises:
         TypeError: options were passed without a `Translator`.
@@ -117,6 +136,7 @@ class DocumentTranslator:
         if is_runner:
             self._translate = aligned(translate, options)
         self.language: str = language
+        self.untranslated: int = 0
 
     def text(self, text: str) -> str:
         """Translates plain text. Lines, blank lines and indentation stay.
@@ -159,8 +179,13 @@ class DocumentTranslator:
 
     def _translated(self, documents: "list[Document]") -> list[str]:
         sentences = [sentence for document in documents for sentence in document.sentences]
-        translations = iter(self._translate(sentences) if sentences else ())
-        return [document.render(translations) for document in documents]
+        translations = list(self._translate(sentences) if sentences else ())
+        for sentence, translation in zip(sentences, translations, strict=False):
+            if isinstance(translation, Untranslated):
+                self.untranslated += 1
+                logger.warning("not translated: %.100r: %s", sentence, translation.error)
+        rest = iter(translations)
+        return [document.render(rest) for document in documents]
 
 
 class Document:

@@ -76,7 +76,10 @@ class OptionReader:
         if rank < 2:
             self._check_number(name, value)
             return value
-        return self._ids(name, value) if rank == 2 else [self._ids(name, text) for text in value]
+        if rank == 2:
+            return self._ids(name, value)
+        texts = [value] if isinstance(value, str) else value
+        return [self._ids(name, text) for text in texts]
 
     def stack(self, name: str, values: Sequence[Any]) -> Array:
         """Returns the input for the values of a batch: (B,), (B, L) or (B, N, L); or a scalar.

@@ -76,6 +76,7 @@ def test_every_option_gives_the_results_of_keras(translator, tokenizer, model):
         ({"target_prefix": prefixes}, {"target_prefix": ids(tokenizer, *prefixes)}),
         ({"repetition_penalty": 2.0, "no_repeat_ngram_size": 1}, {}),
         ({"forbidden_words": words}, {"forbidden_words": ids(tokenizer, *words)[None]}),
+        ({"forbidden_words": "red"}, {"forbidden_words": ids(tokenizer, "red")[None]}),
         (
             {"biased_prefix": "the dog", "prefix_bias": 0.9},
             {"biased_prefix": ids(tokenizer, "the dog")},

@@ -1,7 +1,10 @@
 """Plain text, Markdown, subtitles, catalogues, and the alignment of a real translator."""
 
+import pathlib
+
 import pytest
-from helpers import exports
+from helpers import artefacts, exports
+from markdown_it import MarkdownIt
 
 import keras_transformer as kt
 from keras_transformer.export.artefact.results import Translation
@@ -90,6 +93,36 @@ keep = "this"
     assert DOCUMENTS.markdown(text) == expected
 
 
+def test_cells_of_a_markdown_table_are_found_in_their_order():
+    text = "| option | meaning |\n| --- | --- |\n| `name` | name |\n| http://a.b/file | file |\n"
+    head, line, *rows = DOCUMENTS.markdown(text).splitlines()
+    assert head == "| OPTION | MEANING |" and rows[0] == "| `name` | NAME |"
+    assert rows[1].endswith("| FILE |")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Use `` `a` `` here",
+        "<http://x.example/a%20b> there",
+        "[a](<foo(bar>) b",
+        "[a](/u 'say \"hi\"') b",
+        "![a](/x\\)y) b",
+        "A \\&copy; b &amp;amp; c",
+        "line\r\rtwo\r\rthree\r\r",
+        "[a](<>) b",
+    ],
+)
+def test_markdown_keeps_its_meaning(text):
+    same = DocumentTranslator(
+        lambda sentences: [
+            AlignedText(one, tuple((i, i) for i in range(len(one.split())))) for one in sentences
+        ]
+    )
+    render = MarkdownIt("commonmark").enable("table").render
+    assert render(same.markdown(text)) == render(text)
+
+
 def test_subtitles_keep_their_times(tmp_path):
     path = tmp_path / "a.srt"
     path.write_text(
@@ -115,6 +148,30 @@ def test_a_catalogue_gets_its_missing_messages(tmp_path):
     for line in ('msgstr "HI %(name)s!\\n"', 'msgstr "fertig"', 'msgstr[1] "%d FILES"'):
         assert line in text
     assert text.count("fuzzy") == 2
+
+
+def test_a_catalogue_keeps_what_people_wrote(tmp_path):
+    path = tmp_path / "a.po"
+    path.write_text(
+        '#, fuzzy\nmsgid "a man"\nmsgstr "ein mann (draft)"\n\n'
+        'msgid "%d dog"\nmsgid_plural "%d dogs"\nmsgstr[0] "ein hund"\nmsgstr[1] ""\n'
+    )
+    translate_file(DOCUMENTS, path, path)
+    text = path.read_text()
+    for line in ('msgstr "ein mann (draft)"', 'msgstr[0] "ein hund"', 'msgstr[1] "%d DOGS"'):
+        assert line in text
+
+
+@pytest.mark.parametrize("suffix", [".srt", ".vtt"])
+def test_a_file_without_subtitles_is_refused(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    for text in ("hello\n", '{"a": 1}'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="no subtitle of the format|are not subtitles"):
+            translate_file(DOCUMENTS, path, path)
+        assert path.read_text() == text
+    path.write_text("WEBVTT\n" if suffix == ".vtt" else "")
+    translate_file(DOCUMENTS, path, path)
 
 
 def test_errors_say_why_a_file_is_refused(tmp_path):
@@ -192,3 +249,28 @@ def test_a_glossary_applies_to_sentences_across_tags(tmp_path):
 def test_the_command_says_what_is_wrong(tmp_path, capsys):
     assert main([str(tmp_path), "a.txt", "-o", "b.txt"]) == 1
     assert "artefact.json" in capsys.readouterr().err
+
+
+def test_the_command_replaces_no_document_and_no_translation(tmp_path, capsys, monkeypatch):
+    artefact = artefacts.write(tmp_path / "model", artefacts.tokenizer())
+    monkeypatch.chdir(tmp_path)
+    for path in ("page.html", "x/page.html", "y/page.html"):
+        pathlib.Path(path).parent.mkdir(exist_ok=True)
+        pathlib.Path(path).write_text("<p>a man</p>")
+    pathlib.Path("out").mkdir()
+    assert main([str(artefact), "page.html", "-o", "."]) == 1
+    assert "page.html would become page.html, which is a document" in capsys.readouterr().err
+    assert main([str(artefact), "x/page.html", "y/page.html", "-o", "out"]) == 1
+    assert "which is the translation of x/page.html" in capsys.readouterr().err
+    assert pathlib.Path("page.html").read_text() == "<p>a man</p>"
+    assert list(pathlib.Path("out").iterdir()) == []
+
+
+def test_the_command_says_if_sentences_are_not_translated(tmp_path, capsys):
+    tokenizer = artefacts.tokenizer()
+    model = artefacts.model(tokenizer.vocab_size, score=[[float("nan"), 0.0]])
+    artefact = artefacts.write(tmp_path / "model", tokenizer, model_bytes=model)
+    (tmp_path / "a.txt").write_text("a man\nthe dog\n")
+    assert main([str(artefact), str(tmp_path / "a.txt"), "-o", str(tmp_path / "b.txt")]) == 1
+    assert "2 sentences are not translated" in capsys.readouterr().err
+    assert (tmp_path / "b.txt").read_text() == "a man\nthe dog\n"

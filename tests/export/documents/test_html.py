@@ -164,6 +164,20 @@ def test_words_move_with_their_tags(document, expected):
     assert DocumentTranslator(reverse).html(document) == expected
 
 
+@pytest.mark.parametrize(
+    ("kept", "rest", "turned"),
+    [
+        ("<ul><li translate=no>x y", "<li>a b</ul><p>c d", "<li>b a</ul><p>d c"),
+        ("<p translate=no>a b", "<p>c d", "<p>d c"),
+        ("<ul><li translate=no>x<ul><li>y z</ul>", "<li>a b</ul>c d", "<li>b a</ul>d c"),
+        ("<div translate=no><div>a b</div>c d</div>", "e f", "f e"),
+        ("<div translate=no><p>a b<b>c d</div>", "e f", "f e"),
+    ],
+)
+def test_an_element_that_stays_ends_where_browsers_end_it(kept, rest, turned):
+    assert DocumentTranslator(reverse).html(kept + rest) == kept + turned
+
+
 def test_attributes_comments_and_scripts_stay():
     document = (
         "<!DOCTYPE html>\n<html lang=en><head><script>a < b</script><style>b {}</style></head>"
