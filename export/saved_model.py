@@ -6,9 +6,10 @@ Shapes: B sentences, W hypotheses, S source length, T target length.
 import inspect
 import itertools
 import json
+import keyword
 import pathlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -112,6 +113,7 @@ def export_saved_model(
     check_weights(model)
     passed, model = model, as_float32(model)
     forward = ForwardTask(model, head, passed)
+    _check_names(forward.specs)
     check_head(forward, tokenizer)
     gives_logits = forward.outputs == [signature.LOGITS]
     tasks: dict[str, Task] = {signature.LOGITS if gives_logits else signature.FORWARD: forward}
@@ -153,6 +155,19 @@ def export_saved_model(
             (extra / "head.json").write_text(json.dumps(describe_head(head)), encoding="utf-8")
         with progress("proving it in a process without Keras"):
             _prove(folder, tasks, functions, cases, tolerance)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Raises `ValueError` unless each name may be a keyword argument of a signature."""
+    for name in names:
+        plain = name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
+        if not plain or name.startswith("_") or name == "self":
+            raise ValueError(
+                f"The input {name!r} cannot be an argument of a signature. Its name must have "
+                "ASCII letters, digits and '_' only, begin with a letter, and be neither 'self' "
+                "nor a keyword of Python. Build a model with another name: inputs = "
+                "keras.Input(..., name='other'); keras.Model(inputs, model(inputs))."
+            )
 
 
 def _signatures(

@@ -291,7 +291,7 @@ def _best_run(own: Sequence[bool], free: Sequence[bool]) -> Span | None:
 def plain_parts(text: str) -> list[str | Unit]:
     """Returns the lines of a text as units; white space around and between them stays."""
     parts: list[str | Unit] = []
-    for piece in re.split(r"(^[^\S\n]+|[^\S\n]*\n\s*)", text):
+    for piece in re.split(r"(^[^\S\n]+|[^\S\n]*\n\s*|[^\S\n]+$)", text):
         unit = Unit()
         unit.add_text(piece)
         unit.close()

@@ -53,7 +53,9 @@ def trace(
 
     def stateless(values: list[Any], inputs: dict[str, Any]) -> dict[str, Any]:
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
-            return function(**inputs)
+            outputs = function(**inputs)
+            # An output that is a variable has a value of `values` only in this scope.
+            return {name: tf.convert_to_tensor(output) for name, output in outputs.items()}
 
     weights = [
         tf.TensorSpec(variable.shape, variable.dtype, name=f"weight_{i}")

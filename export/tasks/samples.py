@@ -225,5 +225,5 @@ def _table_size(model: keras.Model, tensor: keras.KerasTensor) -> int | None:
 
 
 def plain_name(name: str) -> str:
-    """Returns a Keras name in a form that ONNX runtimes and SavedModel signatures accept."""
+    """Returns a Keras name with "_" for "/" and ":", which TensorFlow puts between parts."""
     return name.replace("/", "_").replace(":", "_")

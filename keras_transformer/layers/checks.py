@@ -3,7 +3,6 @@
 import numbers
 
 import keras
-from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from keras_transformer.types import Shape, Tensor
 
@@ -40,8 +39,7 @@ def check_same_length(key: Tensor, value: Tensor) -> None:
 def check_ids(ids: Tensor, otherwise: str) -> None:
     """Refuses token ids that are not integers; `otherwise` names the alternative to a cast."""
     dtype = keras.backend.standardize_dtype(ids.dtype)
-    # Before Keras loads a subclassed model, it traces `call` with float placeholders.
-    if "int" in dtype or in_symbolic_scope():
+    if "int" in dtype or _is_placeholder(ids):
         return
     message = f"Token ids must be integers, but their dtype is {dtype}. Cast them, or {otherwise}."
     if "float" in dtype and keras.backend.backend() == "tensorflow":
@@ -52,6 +50,16 @@ def check_ids(ids: Tensor, otherwise: str) -> None:
             "keras_transformer.training.prepare(model) after model.compile."
         )
     raise TypeError(message)
+
+
+def _is_placeholder(ids: Tensor) -> bool:
+    """Returns whether Keras traces `call` with float placeholders to build a loaded model.
+
+    It does so for subclassed models, and skips the weights of layers whose `call` raises. On
+    TensorFlow the graph's name tells; other backends have no such sign.
+    """
+    graph = getattr(ids, "graph", None)
+    return str(getattr(graph, "name", "")).startswith("scratch_graph")
 
 
 def check_id_inputs(model: keras.Model, inputs: Tensor) -> None:

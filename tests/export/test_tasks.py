@@ -137,3 +137,18 @@ def test_samples_of_a_search_are_ids(samples, message):
 def test_samples_of_a_forward_pass_are_its_inputs(samples, message):
     with pytest.raises(ValueError, match=message):
         ForwardTask(exports.tiny("encode", num_layers=1)).cases(samples)
+
+
+def test_an_input_may_be_called_self():
+    x = keras.Input((3,), name="self")
+    task = ForwardTask(keras.Model(x, layers.ReLU(name="y")(x)))
+    (found,) = task.expected({"self": np.array([[-1.0, 0.0, 2.0]], np.float32)}).values()
+    np.testing.assert_array_equal(found, [[0, 0, 2]])
+
+
+@pytest.mark.parametrize("name", ["in-put", "2x", "_x", "é", "class", "self"])
+def test_a_signature_takes_only_inputs_with_plain_names(name, tmp_path):
+    x = keras.Input((3,), name=name)
+    model = keras.Model(x, layers.ReLU()(x))
+    with pytest.raises(ValueError, match=f"The input '{name}' cannot be an argument"):
+        export_saved_model(model, tmp_path / "out", verbose=False)

@@ -37,6 +37,7 @@ def test_sentences_cover_the_text():
 def test_lines_and_blank_lines_stay():
     text = "\n  One. Two {x}!\n\n\tthree  \r\n12\n"
     assert DOCUMENTS.text(text) == "\n  ONE. TWO {x}!\n\n\tTHREE  \r\n12\n"
+    assert DOCUMENTS.text("three \t") == "THREE \t"
 
 
 def test_all_sentences_are_translated_in_one_call():

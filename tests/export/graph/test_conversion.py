@@ -18,7 +18,7 @@ from helpers.exports import (
     source,
     tiny,
 )
-from keras import layers
+from keras import layers, ops
 
 from keras_transformer.export import ExportError
 from keras_transformer.export.graph.loops import sink_weights
@@ -163,6 +163,22 @@ def test_a_tensor_that_a_layer_keeps_is_a_constant():
     made = fused(model)
     assert [value.name for value in made.graph.inputs] == ["x"]
     check(model, made, x=numbers(3, 7, 5))
+
+
+class Own(layers.Layer):
+    """Returns its weight."""
+
+    def build(self, shape):
+        self.weight = self.add_weight(shape=(5,), initializer="normal", name="weight")
+
+    def call(self, x):
+        return ops.convert_to_tensor(self.weight)
+
+
+def test_an_output_may_be_a_weight():
+    x = keras.Input((3,), name="x")
+    model = keras.Model(x, {"sums": layers.Dense(2)(x), "weight": Own()(x)})
+    check(model, fused(model), x=numbers(3, 3))
 
 
 class Looked(layers.Layer):
