@@ -78,7 +78,7 @@ OPTIONS: Options = {
     "max_source_length": ((ONNX,), "longest source in tokens (512)", NUMBER),
     "fuse": (
         (ONNX,),
-        "standard ONNX operators only",
+        "standard ONNX operators only, if the weights stay float",
         {"action": "store_false"},
     ),
     "keep_float": (

@@ -50,7 +50,7 @@ class AdditiveAttention(BaseLayer):
     (3, 5, 8)
     """
 
-    reads = ("value", "key")
+    reads = {"value": "attention_mask", "key": "attention_mask"}
 
     def __init__(self, units: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)

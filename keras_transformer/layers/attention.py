@@ -140,7 +140,7 @@ class MultiHeadAttention(BaseLayer):
     (3, 5, 8)
     """
 
-    reads = ("value", "key")
+    reads = {"value": "attention_mask", "key": "attention_mask"}
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 import inspect
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -37,12 +38,11 @@ class BaseLayer(keras.Layer):
         **kwargs: `name`, `dtype` and `trainable`; and `sublayers`, settings of a saved layer.
 
     Attributes:
-        reads: names of the call arguments whose lost masks are errors.
-        explicit_mask: name of the call argument that can replace the Keras mask.
+        reads: names of the call arguments whose lost masks are errors, each with the name of the
+            argument that can replace its Keras mask.
     """
 
-    reads: tuple[str, ...] = ()
-    explicit_mask: str = "attention_mask"
+    reads: Mapping[str, str] = {}
     _loaded = False
 
     def __init__(self, **kwargs: Any) -> None:
@@ -73,14 +73,15 @@ class BaseLayer(keras.Layer):
         return input_shape
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        given = inspect.signature(self.call).bind_partial(*args, **kwargs).arguments
-        # Under a causal mask, padding on the right changes only outputs of padding. Attention to
-        # the encoder output has no causal mask.
-        is_causal = given.get("use_causal_mask") and self.explicit_mask == "attention_mask"
-        has_mask = given.get(self.explicit_mask) is not None or is_causal
-        for name in () if has_mask else self.reads:
+        bound = inspect.signature(self.call).bind_partial(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        for name, explicit in self.reads.items():
+            # Under a causal mask, padding on the right changes only outputs of padding. Attention
+            # to the encoder output has no causal mask.
+            is_causal = explicit == "attention_mask" and given.get("use_causal_mask")
             operation = lost_at(given.get(name))
-            if operation is None:
+            if operation is None or is_causal or given.get(explicit) is not None:
                 continue
             message = (
                 f"{type(self).__name__} {self.name!r} was passed a tensor whose Keras mask was "

@@ -217,7 +217,7 @@ class EncoderBlock(_Block):
     (3, 5, 8)
     """
 
-    reads = ("inputs",)
+    reads = {"inputs": "attention_mask"}
 
     def build(self, input_shape: Shape) -> None:
         super().build(input_shape)
@@ -299,7 +299,7 @@ class DecoderBlock(_Block):
     (3, 5, 8)
     """
 
-    reads, explicit_mask = ("memory",), "memory_mask"
+    reads = {"inputs": "attention_mask", "memory": "memory_mask"}
 
     def build(self, inputs_shape: Shape, memory_shape: Shape) -> None:
         super().build(inputs_shape)

@@ -90,7 +90,7 @@ class SequencePooling(BaseLayer):
     array([[2.]], dtype=float32)
     """
 
-    reads, explicit_mask = ("inputs",), "mask"
+    reads = {"inputs": "mask"}
 
     def __init__(self, mode: str = "mean", **kwargs: Any) -> None:
         super().__init__(**kwargs)

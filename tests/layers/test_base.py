@@ -24,6 +24,9 @@ READERS = {
     "causal decoder": lambda x: DecoderBlock(2, 16)(
         keras.Input((None, D)), x, use_causal_mask=True
     ),
+    "decoder without order": lambda x: DecoderBlock(2, 16)(
+        x, keras.Input((None, D)), use_causal_mask=False
+    ),
     "pooling": lambda x: SequencePooling()(x),
 }
 
