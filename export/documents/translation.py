@@ -3,6 +3,7 @@
 A document is a sequence of parts: strings, which stay as they are, and units, which are translated.
 """
 
+import itertools
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -80,7 +81,14 @@ def aligned_text(sentence: str, result: Any, number: int = 0) -> AlignedText:
     number = min(number, len(result.texts) - 1)
     if getattr(result, "details", ()) and result.details[number].alignment:
         details = result.details[number]
-        return AlignedText(" ".join(details.words), details.alignment)
+        # The tokenizer's words may hold white space, such as a no-break space.
+        starts = [0, *itertools.accumulate(len(words(word)) for word in details.words)]
+        pairs = tuple(
+            (source, place)
+            for source, target in details.alignment
+            for place in range(starts[target], starts[target + 1])
+        )
+        return AlignedText(" ".join(details.words), pairs)
     text = result.texts[number]
     return AlignedText(text, _by_position(sentence, text))
 

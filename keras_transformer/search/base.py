@@ -6,6 +6,7 @@ Shapes: B batch, W beam width, P prompt length, T generated length, t steps so f
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
+from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, Self
 
 import keras
@@ -187,14 +188,14 @@ class Search(loop.StepSearch):
         """Raises `ValueError` for numbers that do not fit the constructor's."""
         for name in ("beam_width", "top_k"):
             value, most = options.get(name), getattr(self, name, None)
-            if most and isinstance(value, int) and not 1 <= value <= most:
+            if most and isinstance(value, Integral) and not 1 <= value <= most:
                 raise ValueError(
                     f"{name} of a call must be from 1 to the search's {most}, got {value}. "
                     f"Make a search with a larger {name}."
                 )
         least, most = options.get("min_length"), options.get("max_length")
         least = self.min_length if least is None else least
-        if isinstance(least, int) and isinstance(most, int) and 1 <= most < least:
+        if isinstance(least, Integral) and isinstance(most, Integral) and 1 <= most < least:
             raise ValueError(f"max_length {most} is below min_length {least}. Change one of them.")
 
     def _search(self, model: SearchModel, inputs: dict[str, Any]) -> SearchResult:

@@ -253,7 +253,7 @@ class BeamSearch(Search):
     def _done(self, scores: Tensor, running: Tensor, loop_inputs: LoopInputs) -> Tensor:
         """Returns whether the search of each sentence has finished, (B, 1)."""
         last = loop_inputs.options.get("beam_width", self.beam_width) - 1
-        worst = scores[:, last : last + 1]
+        worst = tf.gather(scores, [last], axis=1)  # (B, 1)
         if self.early_stop:
             return worst > -np.inf
         # No continuation scores above the sum so far over the greatest length divisor.

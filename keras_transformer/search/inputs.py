@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.call_options import CALL_OPTIONS, check_option
+from keras_transformer.call_options import CALL_OPTIONS, CONSTRAINT_OPTIONS, check_option
 from keras_transformer.decoding import START_IDS, Alignments, ProjectedMemory, SearchModel
 from keras_transformer.special_ids import BEGIN_ID, PAD_ID
 from keras_transformer.types import Array, Tensor
@@ -116,7 +116,11 @@ def _check_positions(model: SearchModel, length: int | None) -> None:
 
 def option_tensor(name: str, value: Any, default: Array) -> Tensor:
     """Converts the value of an option to a tensor with the dtype and rank of its default."""
-    if name in CALL_OPTIONS and not tf.is_tensor(value) and np.ndim(value) == 0:
+    if (
+        name in {**CALL_OPTIONS, **CONSTRAINT_OPTIONS}
+        and not tf.is_tensor(value)
+        and np.ndim(value) == 0
+    ):
         check_option(name, value.item() if isinstance(value, np.ndarray) else value)
     tensor = tf.convert_to_tensor(value)
     if default.ndim == 1 and tensor.shape.rank == 0:

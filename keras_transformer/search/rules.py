@@ -272,7 +272,8 @@ class BiasedPrefix(Rule):
 def _at(tokens: Tensor, column: Tensor) -> Tensor:
     """Returns the tokens (B, 1) at `column`, int32 (B, 1) or scalar; clips it to the last one."""
     column = tf.clip_by_value(column, 0, tf.shape(tokens)[1] - 1)
-    return tf.gather(tokens, column + tf.zeros_like(tokens[:, :1]), batch_dims=1)
+    column += tf.zeros_like(tokens[:, :1])
+    return tf.reshape(tf.gather(tokens, column, batch_dims=1), [-1, 1])
 
 
 def among(ids: Tensor, logits: Tensor | ListedScores) -> Tensor:

@@ -11,6 +11,7 @@ candidates of a batch, D d_model.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
+import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
@@ -242,8 +243,14 @@ class Shortlisted:
         self.model: CachedDecoding = model
         self.shortlist: Shortlist = shortlist
         self.max_length: int | None = model.max_length
+        self.max_source_length: int | None = model.max_source_length
         self.start_ids: Callable[[Tensor], Tensor] = model.start_ids
         self.initial_cache: Callable[[Tensor, int], Cache] = model.initial_cache
+
+    @property
+    def weights(self) -> list[keras.Variable]:
+        """The model's weights. A search compiles anew if other weights take their place."""
+        return self.model.weights
 
     def encode(self, source_ids: Tensor) -> ShortMemory:
         """Encodes the source, ids (B, S), and selects the candidates of the batch."""

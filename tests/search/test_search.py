@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import exports
 from helpers.fake_model import END, FakeModel
 
 import keras_transformer as kt
@@ -688,3 +689,25 @@ def test_other_backends_are_refused(monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
     with pytest.raises(ValueError, match="TensorFlow backend, but the backend is 'jax'"):
         GreedySearch()(FakeModel(11), sentences(2, 3, 11))
+
+
+def test_one_hypothesis_takes_the_beam_width_of_a_call():
+    model = exports.shared_model()
+    expected = BeamSearch(1)(model, exports.source(), max_length=5)
+    found = BeamSearch(1)(model, exports.source(), max_length=5, beam_width=1)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam_width": np.int64(4)},
+        {"min_length": np.int64(4), "max_length": np.int64(2)},
+        {"repetition_penalty": 0},
+        {"repetition_penalty": -1.0},
+    ],
+)
+def test_numbers_out_of_range_are_refused_whatever_their_type(options):
+    search = BeamSearch(2, constraints=[kt.RepetitionPenalty(1.5)])
+    with pytest.raises(ValueError, match="must lie in|must be from 1|is below min_length"):
+        search(exports.shared_model(), exports.source(), **{"max_length": 4, **options})

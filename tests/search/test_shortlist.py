@@ -243,6 +243,28 @@ def test_overridden_methods_of_models_are_used():
     np.testing.assert_array_equal(found.ids, search(Masked(tagged, shortlist), SOURCE, LENGTH).ids)
 
 
+def test_a_search_uses_weights_that_are_enabled_later():
+    model, search = random_model(), kt.GreedySearch()
+    short = Shortlisted(model, random_shortlist())
+    before = search(short, SOURCE, max_length=5).scores
+    model.enable_lora(2)
+    for weight in model.trainable_weights:
+        weight.assign(weight + 1.0)
+    found = search(short, SOURCE, max_length=5).scores
+    expected = kt.GreedySearch()(Shortlisted(model, short.shortlist), SOURCE, max_length=5).scores
+    np.testing.assert_array_equal(found, expected)
+    assert np.abs(found - before).min() > 1e-3
+
+
+@pytest.mark.parametrize("search", [kt.GreedySearch, kt.Sampling])
+def test_one_hypothesis_can_prefer_a_prefix(search):
+    made = search(constraints=[kt.BiasedPrefix(0.999)])
+    short = Shortlisted(random_model(), random_shortlist())
+    candidate = int(short.shortlist.table[SOURCE[0, 0], 0])
+    found = made(short, SOURCE[:1], max_length=3, biased_prefix=np.array([[candidate]]))
+    assert int(found.ids[0, 0, 0]) == candidate
+
+
 def test_logits_convert_to_a_tensor_of_the_whole_vocabulary():
     table = np.full((V, 1), 36)
     short = Shortlisted(random_model(), Shortlist(table, np.arange(V) == 3))

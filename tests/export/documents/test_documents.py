@@ -7,7 +7,7 @@ from helpers import artefacts, exports
 from markdown_it import MarkdownIt
 
 import keras_transformer as kt
-from keras_transformer.export.artefact.results import Translation
+from keras_transformer.export.artefact.results import Details, Translation
 from keras_transformer.export.documents import (
     AlignedText,
     DocumentTranslator,
@@ -16,6 +16,7 @@ from keras_transformer.export.documents import (
 )
 from keras_transformer.export.documents.__main__ import main
 from keras_transformer.export.documents.formats import format_of
+from keras_transformer.export.documents.translation import aligned_text
 from keras_transformer.export.runtime import Translator
 
 
@@ -250,6 +251,13 @@ def test_a_glossary_applies_to_sentences_across_tags(tmp_path):
 def test_the_command_says_what_is_wrong(tmp_path, capsys):
     assert main([str(tmp_path), "a.txt", "-o", "b.txt"]) == 1
     assert "artefact.json" in capsys.readouterr().err
+
+
+def test_a_word_of_the_model_may_hold_a_no_break_space():
+    details = Details(words=("Bonjour\u00a0!", "monde"), alignment=((0, 0), (1, 1)))
+    result = Translation(("Bonjour\u00a0! monde",), (0.0,), None, (details,))
+    found = aligned_text("Hello world", result)
+    assert found == ("Bonjour\u00a0! monde", ((0, 0), (0, 1), (1, 2)))
 
 
 def test_the_command_replaces_no_document_and_no_translation(tmp_path, capsys, monkeypatch):
