@@ -75,6 +75,8 @@ class Ensemble(DistributedModel):
         # One layer, because the layers of a functional model need different names.
         average = MeanProbabilities(models, name="members")
         super().__init__(inputs=inputs, outputs=average(inputs), **kwargs)
+        if not self.trainable:  # Keras sets `trainable` before it knows the layers
+            average.trainable = False
         self.models: list[CachedDecoding] = models
         self.max_length: int | None = _least(model.max_length for model in models)
         self.max_source_length: int | None = _least(model.max_source_length for model in models)

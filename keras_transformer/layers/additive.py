@@ -55,10 +55,10 @@ class AdditiveAttention(BaseLayer):
     def __init__(self, units: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_positive(units=units)
-        self.units = units
+        self.units = int(units)
         options = {"use_bias": False, "dtype": self.dtype_policy}
-        self.query_projection = layers.Dense(units, name="query", **options)
-        self.key_projection = layers.Dense(units, name="key", **options)
+        self.query_projection = layers.Dense(self.units, name="query", **options)
+        self.key_projection = layers.Dense(self.units, name="key", **options)
         self.score = layers.Dense(1, name="score", **options)
 
     def build(self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None) -> None:

@@ -155,6 +155,8 @@ class MultiHeadAttention(BaseLayer):
         super().__init__(**kwargs)
         value_dim = key_dim if value_dim is None else value_dim
         check_positive(num_heads=num_heads, key_dim=key_dim, value_dim=value_dim)
+        # NumPy's integers are no sizes for Keras.
+        num_heads, key_dim, value_dim = int(num_heads), int(key_dim), int(value_dim)
         self.num_heads, self.key_dim, self.value_dim = num_heads, key_dim, value_dim
         self.dropout, self.use_bias = dropout, use_bias
         self.query_projection = self._projection("query", num_heads * key_dim)

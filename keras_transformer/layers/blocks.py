@@ -56,9 +56,11 @@ class FeedForward(BaseLayer):
     def __init__(self, d_ff: int, activation: Any = "relu", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_positive(d_ff=d_ff)
-        self.d_ff = d_ff
+        self.d_ff = int(d_ff)
         self.activation = keras.activations.get(activation)
-        self.hidden = layers.Dense(d_ff, self.activation, dtype=self.dtype_policy, name="hidden")
+        self.hidden = layers.Dense(
+            self.d_ff, self.activation, dtype=self.dtype_policy, name="hidden"
+        )
 
     def build(self, input_shape: Shape) -> None:
         self.hidden.build(input_shape)

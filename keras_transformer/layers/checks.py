@@ -3,6 +3,7 @@
 import numbers
 
 import keras
+from keras import ops
 
 from keras_transformer.types import Shape, Tensor
 
@@ -36,11 +37,13 @@ def check_same_length(key: Tensor, value: Tensor) -> None:
         )
 
 
-def check_ids(ids: Tensor, otherwise: str) -> None:
-    """Refuses token ids that are not integers; `otherwise` names the alternative to a cast."""
+def check_ids(ids: Tensor, otherwise: str) -> Tensor:
+    """Returns integer ids, or raises for others; `otherwise` names the alternative to a cast."""
     dtype = keras.backend.standardize_dtype(ids.dtype)
-    if "int" in dtype or _is_placeholder(ids):
-        return
+    if "int" in dtype:
+        return ids
+    if _is_placeholder(ids):
+        return ops.cast(ids, "int32")
     message = f"Token ids must be integers, but their dtype is {dtype}. Cast them, or {otherwise}."
     if "float" in dtype and keras.backend.backend() == "tensorflow":
         message += (

@@ -70,7 +70,7 @@ class TokenEmbedding(BaseLayer):
     ) -> None:
         super().__init__(**kwargs)
         check_positive(vocab_size=vocab_size, d_model=d_model)
-        self.vocab_size, self.d_model = vocab_size, d_model
+        self.vocab_size, self.d_model = int(vocab_size), int(d_model)
         self.tie_output, self.output_bias = tie_output, output_bias
 
     def build(self, input_shape: Shape | None = None) -> None:
@@ -97,9 +97,7 @@ class TokenEmbedding(BaseLayer):
             inputs, kernel = ops.cast(inputs, "float32"), ops.cast(kernel, "float32")
             products = self.product(inputs, kernel)  # (B, T, V)
             return products + ops.cast(self.bias, "float32") if self.output_bias else products
-        check_ids(inputs, "pass `logits=True` to project vectors")
-        if "int" not in keras.backend.standardize_dtype(inputs.dtype):  # see `check_ids`
-            inputs = ops.cast(inputs, "int32")
+        inputs = check_ids(inputs, "pass `logits=True` to project vectors")
         vectors = ops.cast(self.look_up(self.embeddings, inputs, axis=0), self.compute_dtype)
         return vectors * ops.cast(self.d_model**0.5, vectors.dtype)  # (B, T, D)
 
@@ -170,7 +168,7 @@ class SegmentEmbedding(BaseLayer):
         )
 
     def call(self, inputs: Tensor, segment_ids: Tensor) -> Tensor:
-        check_ids(segment_ids, "pass the vectors first, then the segment ids")
+        segment_ids = check_ids(segment_ids, "pass the vectors first, then the segment ids")
         vectors = self.look_up(self.embeddings, segment_ids, axis=0)  # (B, S, D)
         return inputs + ops.cast(vectors, inputs.dtype)
 
@@ -198,6 +196,7 @@ class WordNumbers(keras.Layer):
 
     Raises:
         ValueError: `starts` is empty, or `most` is less than 1.
+        TypeError: ids are not integers.
 
     Example:
 
@@ -215,6 +214,7 @@ class WordNumbers(keras.Layer):
             raise ValueError(f"most must be at least 1, but {most} was passed.")
 
     def call(self, inputs: Tensor) -> Tensor:
+        inputs = check_ids(inputs, "pass the ids instead of their vectors")
         starts = ops.take(ops.convert_to_tensor(self.starts, "int32"), inputs, axis=0)
         # Pieces before the first word start belong to the first word.
         numbers = ops.clip(ops.cumsum(starts, axis=1), 1, self.most)

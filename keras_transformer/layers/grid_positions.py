@@ -64,7 +64,8 @@ class GridPositionEncoding(AngleEncoding):
             )
 
     def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
-        positions = ops.arange(length or ops.shape(inputs)[1]) + offset - self.start
+        length = length or ops.shape(inputs)[1]
+        positions = ops.arange(length, dtype="int32") + offset - self.start
         # In floats: ONNX rounds negative quotients of integers towards 0.
         positions, size = ops.cast(positions, "float32"), inputs.shape[-1]
         rows = ops.floor(positions / self.columns)

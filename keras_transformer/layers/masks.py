@@ -47,8 +47,9 @@ def causal_mask(
            [ True,  True, False],
            [ True,  True,  True]])
     """
-    queries = ops.arange(length)[:, None] + offset  # (T, 1)
-    keys = ops.arange(length + offset if num_keys is None else num_keys)[None, :]  # (1, S)
+    num_keys = length + offset if num_keys is None else num_keys
+    queries = ops.arange(length, dtype="int32")[:, None] + offset  # (T, 1)
+    keys = ops.arange(num_keys, dtype="int32")[None, :]  # (1, S)
     return ops.expand_dims(queries >= keys, 0)  # (1, T, S)
 
 

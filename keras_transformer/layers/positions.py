@@ -80,7 +80,8 @@ class PositionEncoding(BaseLayer):
         hypothesis of a search.
         """
         targets = ops.shape(queries)[2]
-        query_positions, key_positions = ops.arange(targets), ops.arange(ops.shape(keys)[2])
+        query_positions = ops.arange(targets, dtype="int32")
+        key_positions = ops.arange(ops.shape(keys)[2], dtype="int32")
         if position is not None:
             query_positions = ops.zeros_like(query_positions) + position
             key_positions = key_positions // targets
@@ -148,7 +149,8 @@ class SinusoidalPositionEncoding(AngleEncoding):
         self.base = check_base(base)
 
     def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
-        positions, d_model = ops.arange(length or ops.shape(inputs)[1]) + offset, inputs.shape[-1]
+        positions = ops.arange(length or ops.shape(inputs)[1], dtype="int32") + offset
+        d_model = inputs.shape[-1]
         pairs = ops.stack(self.sines_and_cosines(positions, d_model, self.base), axis=-1)
         encoding = ops.reshape(pairs, (-1, d_model))  # (T, D), from (T, D/2, 2)
         return inputs + ops.cast(encoding, inputs.dtype)[None]
@@ -185,7 +187,7 @@ class RotaryPositionEncoding(AngleEncoding):
     in_attention = True
 
     def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
-        positions = ops.arange(length or ops.shape(inputs)[-2]) + offset
+        positions = ops.arange(length or ops.shape(inputs)[-2], dtype="int32") + offset
         sin, cos = self.sines_and_cosines(positions, inputs.shape[-1])  # (T, K/2)
         sin, cos = ops.cast(sin, inputs.dtype), ops.cast(cos, inputs.dtype)
         even, odd = inputs[..., 0::2], inputs[..., 1::2]  # (..., T, K/2)
@@ -240,11 +242,13 @@ class LearnedPositionEncoding(PositionEncoding):
                     "Cut the sequence or build the layer with a larger max_length."
                 )
             # If the length is known at run time only, the reshape fails for a table that is too
-            # short. A lookup by position would give zeros on a GPU.
+            # short. A lookup by position would give zeros on a GPU. TensorFlow would remove a
+            # reshape to the same rank and broadcast a single vector.
             vectors = self.embeddings[offset : offset + length]
-            vectors = ops.reshape(vectors, (length, inputs.shape[-1]))  # (T, D)
+            vectors = ops.reshape(vectors, (1, length, inputs.shape[-1]))  # (1, T, D)
         else:
-            vectors = ops.take(self.embeddings, ops.arange(length) + offset, axis=0)  # (T, D)
+            positions = ops.arange(length, dtype="int32") + offset
+            vectors = ops.take(self.embeddings, positions, axis=0)  # (T, D)
         return inputs + ops.cast(vectors, inputs.dtype)
 
     def get_config(self) -> dict[str, Any]:

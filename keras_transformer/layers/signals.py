@@ -129,7 +129,7 @@ class PatchEmbedding(keras.Layer):
     def __init__(self, d_model: int, patch_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_positive(d_model=d_model, patch_size=patch_size)
-        self.d_model, self.patch_size = d_model, patch_size
+        self.d_model, self.patch_size = int(d_model), int(patch_size)
 
     def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)  # refuses images that do not fit

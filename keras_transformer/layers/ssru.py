@@ -107,7 +107,7 @@ def _running(gates: Tensor, updates: Tensor) -> Tensor:
     length = ops.shape(updates)[1]
 
     def join(shift: Tensor, gates: Tensor, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        earlier = ops.arange(length) - shift
+        earlier = ops.arange(length, dtype="int32") - shift
         exists = (earlier >= 0)[:, None]  # (T, 1)
         earlier = ops.maximum(earlier, 0)
         states = states + ops.where(exists, gates * ops.take(states, earlier, axis=1), 0.0)

@@ -355,6 +355,12 @@ def test_queries_see_keys_up_to_their_position_whatever_the_lengths(length):
     assert_close(numpy64(weights).sum(-1), np.ones((B, H, length)))
 
 
+def test_sizes_can_be_integers_of_numpy():
+    x, size = normal(B, T, D), np.int64(H)
+    for layer in (MultiHeadAttention(size, size, size), AdditiveAttention(size)):
+        assert layer(x, x).shape == (B, T, D)
+
+
 def test_masked_attention_does_not_depend_on_the_default_dtype():
     layer, x, memory = MultiHeadAttention(H, K, dtype="float32"), normal(B, T, D), normal(B, S, E)
     mask = padding_mask(source_ids("left"))

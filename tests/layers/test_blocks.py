@@ -266,6 +266,12 @@ def test_invalid_arguments_are_refused(cls):
 
 
 @both
+def test_sizes_can_be_integers_of_numpy(cls):
+    block = cls(np.int64(H), np.int64(F), key_dim=np.int64(K))
+    assert block(*inputs_of(cls)).shape == (B, T, D)
+
+
+@both
 def test_inputs_that_do_not_fit_are_refused(cls):
     inputs, block = inputs_of(cls), made(cls)
     with pytest.raises(ValueError, match=rf"\(batch, length, features\).*{D}"):

@@ -142,6 +142,26 @@ def test_learned_positions_refuse_sequences_longer_than_the_table():
         layer(normal(B, T, D), offset=3)
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        SinusoidalPositionEncoding(dtype="float32"),
+        RotaryPositionEncoding(dtype="float32"),
+        LearnedPositionEncoding(9, dtype="float32"),
+        GridPositionEncoding(2, dtype="float32"),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_positions_do_not_depend_on_the_default_dtype(layer):
+    x, offset = normal(B, 1, 8), keras.ops.convert_to_tensor(7, "int32")
+    expected = numpy64(layer(x, offset=offset, length=1))
+    keras.config.set_floatx("float64")
+    try:
+        assert_close(layer(x, offset=offset, length=1), expected)
+    finally:
+        keras.config.set_floatx("float32")
+
+
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends know lengths")
 def test_learned_positions_check_dynamic_lengths_at_run_time():
     import tensorflow as tf
@@ -152,8 +172,13 @@ def test_learned_positions_check_dynamic_lengths_at_run_time():
     with pytest.raises(tf.errors.InvalidArgumentError):
         free(normal(B, 8, D))
     last = tf.function(lambda x: layer(x, offset=6), free.input_signature)
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        last(normal(B, 5, D))  # the last row does not serve all five
+    options = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    try:  # also if TensorFlow removes what it takes for redundant
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            last(normal(B, 5, D))  # the last row does not serve all five
+    finally:
+        tf.config.optimizer.set_experimental_options(options)
 
 
 def test_invalid_arguments_and_sizes_are_refused():

@@ -85,7 +85,6 @@ def test_padding_changes_nothing_with_dilation(padding):
     assert_close(numpy64(layer(padded, mask=mask))[kept], alone[0])
 
 
-@pytest.mark.numeric
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_lengths_can_be_unknown_when_a_model_is_built(padding):
     frames = keras.Input((None, C))
@@ -96,6 +95,7 @@ def test_lengths_can_be_unknown_when_a_model_is_built(padding):
     assert_close(model(padded), numpy64(model(sound)))
 
 
+@pytest.mark.numeric
 def test_a_row_does_not_depend_on_its_batch():
     frames = keras.Input((None, C))
     x = keras.layers.Masking()(frames)

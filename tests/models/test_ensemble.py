@@ -89,6 +89,13 @@ def test_a_head_on_an_ensemble_can_be_saved(tmp_path):
     np.testing.assert_allclose(loaded(INPUTS), model(INPUTS), atol=1e-6)
 
 
+def test_an_ensemble_made_frozen_stays_frozen_inside_another_model():
+    joined = kt.Ensemble([member("generate"), member("generate")], trainable=False)
+    model = keras.Model(joined.input, keras.layers.Dense(2)(joined(joined.input)))
+    assert len(joined.weights) > 2 and len(model.trainable_weights) == 2
+
+
+@pytest.mark.full
 def test_mismatched_members_are_refused():
     one = member()
     with pytest.raises(ValueError, match="Train them with the same tokenizer"):
