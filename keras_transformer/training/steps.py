@@ -58,9 +58,15 @@ def make_train_function(model: keras.Model, accumulate: int = 1) -> Callable[[An
     run_execution = _make_run_execution(model, step)
     logs = _compiled(model, model.get_metrics_result)
     update = _compiled(model, lambda: strategy.run(lambda: _update(model, *sums.take_mean())))
+    discard = _compiled(model, lambda: strategy.run(lambda: sums.take_mean()[1]))
 
     def train(iterator: Iterator[Any]) -> dict[str, Any]:
-        run_execution(iterator)
+        try:
+            run_execution(iterator)
+        except BaseException:  # also Ctrl-C: the next `fit` starts with empty sums
+            if sums is not None:
+                discard()
+            raise
         if sums is not None:
             update()
         return logs()

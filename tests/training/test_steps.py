@@ -86,3 +86,24 @@ def test_one_replica_clips_the_summed_gradient_of_a_table(limit):
         "clipvalue": max(np.abs(change).max() for change in moved),
     }[limit]
     assert largest == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_an_error_leaves_no_gradients_for_the_next_fit():
+    ids = np.random.default_rng(19).integers(1, 11, (4, 5))
+    one, other = prepare(small_model(), 4), prepare(small_model(), 4)
+
+    class Broken(keras.utils.PyDataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            if index == 2:
+                raise OSError("disk")
+            return ids[:2], ids[2:]
+
+    with pytest.raises(Exception, match="disk"):
+        other.fit(Broken(), shuffle=False, verbose=0)
+    for model in (one, other):
+        model.fit(ids, ids, batch_size=1, shuffle=False, verbose=0)
+    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
