@@ -7,7 +7,6 @@ and character references included, stays byte for byte.
 import collections
 import html
 import html.parser
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -45,26 +44,31 @@ class Token(NamedTuple):
 
 
 class _Reader(html.parser.HTMLParser):
-    """Lists the tokens of a document."""
+    """Lists the tokens of a document. A text may be several.
+
+    A tag, comment or declaration without an end is one token up to the end of the document.
+    Browsers do not show it.
+    """
 
     def __init__(self, text: str):
         super().__init__(convert_charrefs=False)
         self.tokens: list[Token] = []
-        end = _end_of_markup(text)
         self._lines = [0]
         for line in text.split("\n"):
             self._lines.append(self._lines[-1] + len(line) + 1)
         try:
-            self.feed(text[:end])
-            self.close()
+            self.feed(text.replace("&", "."))  # character references are text
         except AssertionError as error:  # from older parsers, for odd declarations
             raise ValueError(f"the HTML cannot be read: {error!s:.200}") from error
-        if end < len(text):
-            self.tokens.append(Token("block", "", False, end))
+        if rest := text[self._place() :]:
+            self._add("text" if rest == "<" else "block")
+
+    def _place(self) -> int:
+        line, column = self.getpos()
+        return self._lines[line - 1] + column
 
     def _add(self, kind: str, name: str = "", keeps: bool = False) -> None:
-        line, column = self.getpos()
-        self.tokens.append(Token(kind, name, keeps, self._lines[line - 1] + column))
+        self.tokens.append(Token(kind, name, keeps, self._place()))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._add("start", tag, ("translate", "no") in attrs)
@@ -78,12 +82,6 @@ class _Reader(html.parser.HTMLParser):
     def handle_data(self, data: str) -> None:
         self._add("text")
 
-    def handle_entityref(self, name: str) -> None:
-        self._add("text")
-
-    def handle_charref(self, name: str) -> None:
-        self._add("text")
-
     def handle_comment(self, data: str) -> None:
         self._add("other")
 
@@ -95,17 +93,6 @@ class _Reader(html.parser.HTMLParser):
 
     def unknown_decl(self, data: str) -> None:
         self._add("other")
-
-
-def _end_of_markup(text: str) -> int:
-    """Returns the start of a tag, comment or declaration without an end, else the text's length.
-
-    Python's parser may take quadratic time for such a rest, which browsers do not show.
-    """
-    comment = text.find("<!--", text.rfind("-->") + 1)
-    end = len(text) if comment < 0 else comment
-    tag = re.compile(r"<[!?/a-zA-Z]").search(text, text.rfind(">", 0, end) + 1, end)
-    return tag.start() if tag else end
 
 
 class Piece(NamedTuple):
@@ -144,7 +131,7 @@ def html_parts(text: str) -> list[str | Unit]:
 def _pieces(text: str) -> Iterator[Piece]:
     """Yields the pieces of a document. An element that is not translated is one piece."""
     tokens = []
-    for token in _Reader(text).tokens:  # a text with character references is one token
+    for token in _Reader(text).tokens:  # a text is one token
         if not (tokens and token.kind == tokens[-1].kind == "text"):
             tokens.append(token)
     ends = [*(token.start for token in tokens), len(text)][1:]

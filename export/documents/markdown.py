@@ -3,14 +3,26 @@
 A content of several lines becomes one line.
 """
 
+import itertools
 import re
 from typing import Any
 
 from keras_transformer.export.documents.sentences import missing
-from keras_transformer.export.documents.units import Unit, has_letters
+from keras_transformer.export.documents.units import Pairs, Unit, has_letters
 
 # Characters that would be markup in a text.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>]|&(?=#?\w+;))")
+# Where a line of text would begin a heading, a list, a rule or a block of code.
+_BLOCK = re.compile(
+    r"((?:^|  \n)(?:\d{1,9}(?=[.)](?:\s|$))"
+    r"|(?=#{1,6}(?:\s|$)|[-+](?:[-\s]|$)|=+\s*(?:\n|$)|~~~)))"
+)
+_BREAK = "  \n"
+_HTML_BREAK = re.compile(r"<br\b", re.IGNORECASE)
+# Marks at the start of a link, and around an emphasis. No text of Markdown has U+0000.
+_LINK = "\0["
+_EMPHASIS, _END = "\0(", "\0)"
+_EMPTY = re.compile(r"\0\((\*\*?|__?)\1\0\)")
 
 
 def markdown_parts(text: str) -> list[str | Unit]:
@@ -22,22 +34,52 @@ def markdown_parts(text: str) -> list[str | Unit]:
     starts = [0, *(end.end() for end in re.finditer(r"\r\n?|\n", text)), len(text)]
     parts: list[str | Unit] = []
     here = 0
-    for token in _parser().parse(text):
+    for block, token in itertools.pairwise(_parser().parse(text)):
         if token.type != "inline" or not token.content.strip():
             continue
-        span = _place(text, token, max(here, starts[token.map[0]]), starts[token.map[1]])
+        unit = _Content(block)
+        source = unit.in_block(token.content)
+        span = _place(text, source, max(here, starts[token.map[0]]), starts[token.map[1]])
         if span:
-            unit = _unit(token.children)
+            _fill(unit, token.children)
             content = unit if has_letters(unit.text) else text[slice(*span)]
             parts += [text[here : span[0]], content]
             here = span[1]
     return [*parts, text[here:]]
 
 
-def _place(text: str, token: Any, start: int, stop: int) -> tuple[int, int] | None:
+class _Content(Unit):
+    """The inline content of a block.
+
+    Args:
+        block: token that opens the block.
+    """
+
+    def __init__(self, block: Any):
+        super().__init__(_escape)
+        self._is_cell = block.type in ("th_open", "td_open")
+        self._is_heading = block.markup.startswith("#")
+
+    def in_block(self, text: str) -> str:
+        """Returns an inline content as its block has it."""
+        return text.replace("|", "\\|") if self._is_cell else text
+
+    def render(self, translation: str, pairs: Pairs) -> str:
+        """Returns the translation with its markup."""
+        text = re.sub(f" *{_BREAK} *", _BREAK, super().render(translation, pairs))
+        text = text.replace(f"!{_LINK}", "\\![").replace(_LINK, "[")  # no image
+        while _EMPTY.search(text):  # an emphasis without content would be text
+            text = _EMPTY.sub("", text)
+        text = text.replace(_EMPHASIS, "").replace(_END, "")
+        if self._is_heading:
+            return re.sub(r"\s(?=#+$)", r"\g<0>\\", text)  # would end the heading
+        return self.in_block(text) if self._is_cell else _BLOCK.sub(r"\1\\", text)
+
+
+def _place(text: str, content: str, start: int, stop: int) -> tuple[int, int] | None:
     """Returns the span of an inline content in the document; `None` if the document differs."""
     first = None
-    for line in token.content.split("\n"):
+    for line in content.split("\n"):
         place = text.find(line, start, stop)
         if place < 0:
             return None
@@ -46,8 +88,8 @@ def _place(text: str, token: Any, start: int, stop: int) -> tuple[int, int] | No
     return first, start
 
 
-def _unit(tokens: list[Any]) -> Unit:
-    unit = Unit(_escape)
+def _fill(unit: Unit, tokens: list[Any]) -> None:
+    """Adds inline tokens to a unit, and closes it."""
     closings: list[str] = []
     automatic = None  # address of the link that has its address as text
     for token in tokens:
@@ -62,8 +104,10 @@ def _unit(tokens: list[Any]) -> Unit:
             unit.add_text(token.content)
         elif kind == "softbreak":
             unit.add_text(" ")
-        elif kind == "hardbreak":
-            unit.add_opaque("  \n")
+        elif kind == "hardbreak" or (kind == "html_inline" and _HTML_BREAK.match(token.content)):
+            unit.add_text(" ")
+            unit.add_opaque(token.content or _BREAK)
+            unit.add_text(" ")
         elif kind == "image":
             unit.add_opaque(f"![{token.content}]({_target(token.attrs, 'src')})")
         elif kind == "code_inline":
@@ -71,17 +115,16 @@ def _unit(tokens: list[Any]) -> Unit:
             unit.add_opaque(f"{markup}{padding}{token.content}{padding}{markup}")
         elif kind == "link_open":
             closings.append(f"]({_target(token.attrs, 'href')})")
-            unit.open("[")
+            unit.open(_LINK)
         elif kind == "link_close":
             unit.close_element(closings.pop())
         elif token.nesting == 1:
-            unit.open(markup)
+            unit.open(_EMPHASIS + markup)
         elif token.nesting == -1:
-            unit.close_element(markup)
+            unit.close_element(markup + _END)
         else:
             unit.add_opaque(token.content)
     unit.close()
-    return unit
 
 
 def _target(attrs: dict[str, str], name: str) -> str:

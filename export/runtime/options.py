@@ -100,7 +100,7 @@ class OptionReader:
 
     def _check_number(self, name: str, value: Any) -> None:
         """Raises an error unless a number fits the option."""
-        if isinstance(value, np.generic):
+        if isinstance(value, (np.generic, np.ndarray)) and not value.shape:
             value = value.item()
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"`{name}` must be a number, got {shorten(value)}.")
@@ -150,7 +150,7 @@ def _depth(value: Any) -> int:
     if isinstance(value, Iterator):
         return sys.maxsize
     depth = 0
-    while isinstance(value, (list, tuple, np.ndarray)):
+    while isinstance(value, (list, tuple, np.ndarray)) and getattr(value, "shape", True):
         depth += 1
         value = value[0] if len(value) else None
     return depth

@@ -9,6 +9,7 @@ import { join } from "node:path";
 import { tmpdir } from "node:os";
 import { after, before, test } from "node:test";
 import { runRows } from "../src/batches.js";
+import { openStore } from "../src/cache.js";
 import { ArtefactError, Translator } from "../src/index.js";
 import { splitSentences } from "../page/sentences.js";
 import { serve } from "./server.js";
@@ -97,6 +98,20 @@ test("files are kept by their checksum, damaged ones are fetched again", async (
   await server.close();
   await assert.rejects(Translator.load(`${server.url}other`, { cache }), /no network, or no such server/);
   await rm(cache, { recursive: true });
+});
+
+test("a folder with odd files is a cache, and a key too long for a file name is not kept", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "cache-"));
+  await writeFile(join(folder, "100%.txt"), "");
+  const store = await openStore(folder);
+  const long = "https://a.example/".padEnd(300, "b");
+  await assert.rejects(store.put(long, new Uint8Array(3)), { code: "ENAMETOOLONG" });
+  assert.equal(await store.get(long), undefined);
+  await store.put("https://a.example/b", new Uint8Array(3));
+  assert.deepEqual(await store.get("https://a.example/b"), new Uint8Array(3));
+  assert.deepEqual(await store.keys(), ["https://a.example/b"]);
+  assert.equal((await readdir(folder)).length, 2);
+  await rm(folder, { recursive: true });
 });
 
 test("a translator that was closed says so", async () => {

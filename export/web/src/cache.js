@@ -9,7 +9,7 @@ const NAME = "keras-transformer-onnx";
 
 /**
  * @typedef {object} Store
- * @property {(key: string) => Promise<Uint8Array | undefined>} get
+ * @property {(key: string) => Promise<Uint8Array | undefined>} get undefined if there is none to read
  * @property {(key: string, data: Uint8Array) => Promise<void>} put
  * @property {(key: string) => Promise<unknown>} remove
  * @property {() => Promise<string[]>} keys
@@ -47,20 +47,29 @@ function folderStore(folder) {
   const place = (/** @type {string} */ key) => join(folder, encodeURIComponent(key));
   return {
     async get(key) {
-      try {
-        return new Uint8Array(await fs.readFile(place(key)));
-      } catch (error) {
-        if (/** @type {any} */ (error).code === "ENOENT") return undefined;
-        throw error;
-      }
+      const found = await fs.readFile(place(key)).catch(() => null);
+      return found ? new Uint8Array(found) : undefined;
     },
     async put(key, data) {
       const aside = join(folder, `part-${process.pid}-${Math.random()}`);
       await fs.mkdir(folder, { recursive: true });
-      await fs.writeFile(aside, data);
-      await fs.rename(aside, place(key));
+      try {
+        await fs.writeFile(aside, data);
+        await fs.rename(aside, place(key));
+      } finally {
+        await fs.rm(aside, { force: true });
+      }
     },
     remove: (key) => fs.rm(place(key), { force: true }),
-    keys: async () => (await fs.readdir(folder).catch(() => [])).map(decodeURIComponent),
+    keys: async () => (await fs.readdir(folder).catch(() => [])).flatMap(keyOf),
   };
+}
+
+/** @param {string} name of a file @returns {string[]} its key; none for a file from elsewhere */
+function keyOf(name) {
+  try {
+    return [decodeURIComponent(name)];
+  } catch {
+    return [];
+  }
 }

@@ -113,6 +113,16 @@ def test_cells_of_a_markdown_table_are_found_in_their_order():
         "A \\&copy; b &amp;amp; c",
         "line\r\rtwo\r\rthree\r\r",
         "[a](<>) b",
+        "a `<br>` b",
+        "1986\\. A great year",
+        "1\\) a\n\n\\- a\n\n\\+ a\n\n\\# a\n\n\\~~~ a",
+        "a b  \n\\# c",
+        "# a \\#",
+        "a b  \n\\---",
+        "a b\\\n\\===",
+        "## 1. A b\n\n1. A\n- # b",
+        "a\\![b](/x) c",
+        "| a \\| b | c |\n|---|---|\n| `a\\|b` c | d |",
     ],
 )
 def test_markdown_keeps_its_meaning(text):
@@ -123,6 +133,22 @@ def test_markdown_keeps_its_meaning(text):
     )
     render = MarkdownIt("commonmark").enable("table").render
     assert render(same.markdown(text)) == render(text)
+
+
+def test_an_emphasis_without_words_leaves_no_asterisks():
+    forget = DocumentTranslator(lambda sentences: [AlignedText("x y", ()) for _ in sentences])
+    assert forget.markdown("**a *b*** [c](d) _e_") == "x y[](d)"
+
+
+def test_a_hard_break_of_markdown_divides_words():
+    calls = []
+
+    def translate(sentences):
+        calls.append(sentences)
+        return shout(sentences)
+
+    found = DocumentTranslator(translate).markdown("one  \ntwo\\\n*three*<br>four")
+    assert found == "ONE  \nTWO  \n*THREE* <br> FOUR" and calls == [["one two three four"]]
 
 
 def test_subtitles_keep_their_times(tmp_path):

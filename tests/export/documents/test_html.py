@@ -1,5 +1,6 @@
 """HTML: the tags are kept, whatever the model writes."""
 
+import html
 import html.parser
 
 import pytest
@@ -176,6 +177,35 @@ def test_words_move_with_their_tags(document, expected):
 )
 def test_an_element_that_stays_ends_where_browsers_end_it(kept, rest, turned):
     assert DocumentTranslator(reverse).html(kept + rest) == kept + turned
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('<script>x="<!--"</script>', ""),
+        ("<style><!-- a{} </style>", ""),
+        ('<p title="<!--">', ""),
+        ("", "<!-- c <p>d e</p>"),
+        ("<!-- c --><p>", "<p title='d <p>e f</p>"),
+        ("<p>", "<script>d e"),
+        ("<!-- ' --><p>", "</p"),
+    ],
+)
+def test_only_open_markup_ends_the_translation(before, after):
+    found = DocumentTranslator(reverse).html(f"{before}a b{after}")
+    assert found == f"{before}b a{after}"
+
+
+@pytest.mark.parametrize("text", ["a &# b", "a &#x; b", "a & b", "a &lt b", "a &", "a <", "a <& b"])
+def test_character_references_are_text(text):
+    found = DocumentTranslator(copy).html(f"<p>{text}</p><p>c {text}")
+    assert html.unescape(found) == html.unescape(f"<p>{text}</p><p>c {text}")
+    assert found.count("<p>") == 2
+
+
+def test_long_open_markup_takes_little_time():
+    rest = "<!--" * 100_000 + "<a b='" * 100_000
+    assert DocumentTranslator(copy).html(f"a b{rest}") == f"a b{rest}"
 
 
 def test_attributes_comments_and_scripts_stay():
