@@ -27,6 +27,10 @@ from keras_transformer.types import Tensor
 _MODEL_CALLS = contextvars.ContextVar("model_calls", default=False)
 
 
+# Replaces logits of -inf, whose difference would be NaN. Its probability is 0 in float32.
+LEAST = -1e9
+
+
 class ModelLoss(ReplicaLoss):
     """Base class of losses that also need the model and its inputs.
 
@@ -104,11 +108,12 @@ class ModelLoss(ReplicaLoss):
     def _tokens(
         self, y_true: Tensor, logits: list[Tensor], sample_weight: Tensor
     ) -> tuple[list[Tensor], Tensor]:
-        """Returns flat logits (N, V), 0 for padding, and weights (N,)."""
+        """Returns flat logits (N, V), 0 for padding, finite for forbidden ids; weights (N,)."""
         flat = [flat_tokens(y_true, z, sample_weight, self.loss.pad_id)[1:] for z in logits]
         weights = flat[0][1]
         # Logits of padding must not make the loss or the gradient NaN.
-        return [ops.where(weights[:, None] != 0, z, 0.0) for z, _ in flat], weights
+        finite = [ops.maximum(z, LEAST) for z, _ in flat]
+        return [ops.where(weights[:, None] != 0, z, 0.0) for z in finite], weights
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -73,7 +73,9 @@ def quantization_aware(model: keras.Model) -> keras.Model:
                 "float layers of the classes Dense, Embedding, TokenEmbedding and "
                 "SegmentEmbedding, and layers without products of weights."
             )
-    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
+    config = keras.saving.serialize_keras_object(model)
+    config.pop("compile_config", None)
+    copy = keras.saving.deserialize_keras_object(config)
     copy.set_weights(model.get_weights())
     for layer in copy._flatten_layers():
         if isinstance(layer, TokenEmbedding):

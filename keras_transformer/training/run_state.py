@@ -133,13 +133,17 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     }
 
 
+# Settings whose sign Keras changes at the end of the first epoch of each `fit`.
+SIGNED = {"min_delta"}
+
+
 def attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
     """Returns the attributes that JSON can hold, except Keras' own, which begin with "_"."""
     kinds = bool | int | float | str | np.generic
     return {
         name: value.item() if isinstance(value, np.generic) else value
         for name, value in vars(callback).items()
-        if isinstance(value, kinds) and not name.startswith("_")
+        if isinstance(value, kinds) and not name.startswith("_") and name not in SIGNED
     }
 
 
@@ -184,7 +188,7 @@ def restore(
         go_on: whether training continues after a callback has stopped it. The used patience
             (`wait`) and the epoch of the stop (`stopped_epoch`) are then left out.
     """
-    left_out = {"wait", "stopped_epoch"} if go_on else set()
+    left_out = SIGNED | ({"wait", "stopped_epoch"} if go_on else set())
     for number, (callback, (_, state)) in enumerate(zip(callbacks, states, strict=True)):
         lists: dict[str, list[Array]] = {}
         for name, array in arrays_of(arrays, f"callbacks/{number}").items():

@@ -9,7 +9,7 @@ The functions import no private module of Keras: `fit` gets them by the public n
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -186,11 +186,10 @@ def _loss_and_weight(
         rows: number of rows of this replica.
         y, y_pred, sample_weight: as in a loss.
     """
-    parts = tf.nest.flatten(function)
+    parts = [part for part in tf.nest.flatten(function) if part is not None]
     if parts and all(isinstance(part, ReplicaLoss) for part in parts):
         # The losses of several outputs count the same tokens or rows.
-        weights = tf.nest.flatten(sample_weight) or [None]
-        return loss, parts[0].batch_weight(tf.nest.flatten(y)[0], weights[0])
+        return loss, parts[0].batch_weight(*(_first(function, nest) for nest in (y, sample_weight)))
     weight = rows
     mask = getattr(y_pred, "_keras_mask", None)
     if mask is not None:  # Keras' losses are means over the True positions of a mask
@@ -203,6 +202,16 @@ def _loss_and_weight(
     if getattr(function, "reduction", None) == "sum":
         return loss, weight  # the sums of the replicas add up without a scale
     return share_of_mean(loss, weight), weight
+
+
+def _first(losses: Any, values: Any) -> Any:
+    """Returns the labels or sample weights of the first output that has a loss."""
+    if isinstance(losses, Mapping) and isinstance(values, Mapping):
+        name = min(name for name, loss in losses.items() if loss is not None)
+        return values.get(name)
+    if isinstance(losses, (list, tuple)) and isinstance(values, (list, tuple)):
+        return next(value for loss, value in zip(losses, values, strict=False) if loss is not None)
+    return next(iter(tf.nest.flatten(values)), None)
 
 
 def _report(model: keras.Model, loss: Tensor, rows: Tensor) -> None:

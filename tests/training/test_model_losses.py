@@ -99,6 +99,15 @@ def test_padding_may_have_any_logits(loss):
     np.testing.assert_array_equal(gradients[0], expected[1][0])
 
 
+@pytest.mark.parametrize("loss", [kt.RDrop(), kt.Distillation()])
+def test_forbidden_ids_may_have_logits_of_minus_infinity(loss):
+    one, other = logits(1), logits(2)
+    one[..., 0] = other[..., 0] = -np.inf
+    value, (gradient, _) = value_and_gradients(loss, one, other)
+    assert np.isfinite(value) and np.isfinite(gradient).all()
+    assert not np.any(gradient[..., 0])
+
+
 def test_fit_adds_the_second_pass_and_evaluate_does_not(tmp_path):
     ids = exports.source(rows=6)
     model = exports.tiny("generate", num_layers=1, dropout=0.5)

@@ -69,3 +69,12 @@ def test_every_product_equals_the_exported_graph(name):
     expected = np.asarray(aware(inputs if len(inputs) > 1 else next(iter(inputs.values()))))
     found = values[graph.graph.outputs[0].name]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_copy_of_a_compiled_model_is_not_compiled():
+    def own_loss(y_true, y_pred):
+        return y_pred[..., 0]
+
+    model = exports.tiny("encode", num_layers=1)
+    model.compile("adam", own_loss)
+    assert not kt.quantization_aware(model).compiled

@@ -125,6 +125,15 @@ def test_best_weights_and_counts_of_callbacks_are_resumed(tmp_path):
     assert history.epoch == [3, 4] and stop.wait == 4
 
 
+def test_the_smallest_change_of_a_callback_keeps_its_sign(tmp_path):
+    def stop():  # the loss falls by less than `min_delta`
+        return keras.callbacks.EarlyStopping("loss", patience=1, min_delta=1e3)
+
+    first, second = stop(), stop()
+    fit_until(1, 1, make_model(), tmp_path, first, epochs=9, stateful=[first])
+    assert fit(make_model(), tmp_path, second, epochs=9, stateful=[second]).epoch == [1]
+
+
 def test_a_resumed_run_prints_where_it_continues(tmp_path, capsys):
     fit_until(1, 3, make_model(), tmp_path, every=2)
     assert capsys.readouterr().out == ""

@@ -107,3 +107,29 @@ def test_an_error_leaves_no_gradients_for_the_next_fit():
         model.fit(ids, ids, batch_size=1, shuffle=False, verbose=0)
     for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize("losses", [{"second": 1}, {"first": None, "second": 1}, [None, 1]])
+def test_batches_count_the_labels_of_the_output_with_a_loss(losses):
+    keras.utils.set_random_seed(5)
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(11, 7)(ids)
+    outputs = {name: keras.layers.Dense(11, name=name)(x) for name in ("first", "second")}
+    made = kt.SequenceCrossentropy()
+    if isinstance(losses, dict):
+        losses = {name: loss and made for name, loss in losses.items()}
+    else:
+        outputs, losses = list(outputs.values()), [loss and made for loss in losses]
+    rows, few = np.random.default_rng(7).integers(1, 11, (2, 4, 5))
+    few[1:, 1:] = 0  # the second output has fewer tokens
+    labels = {"first": rows, "second": few} if isinstance(losses, dict) else [rows, few]
+    found = []
+    for accumulate in (1, 2):
+        model = keras.Model(ids, outputs)
+        model.set_weights([np.full(w.shape, 0.1) + np.arange(w.shape[-1]) for w in model.weights])
+        model.compile(keras.optimizers.SGD(0.1), losses)
+        prepare(model, accumulate)
+        model.fit(rows, labels, batch_size=4 // accumulate, shuffle=False, verbose=0)
+        found.append(model.get_weights())
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
