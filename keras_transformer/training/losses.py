@@ -12,8 +12,8 @@ from keras import ops
 from keras_transformer.training.replicas import mean_over_replicas
 from keras_transformer.types import Tensor
 
-# Score of a second text that is padding. The softmax gives it exactly 0.
-_NO_TEXT = -1e9
+# The softmax gives it exactly 0. Unlike -inf, it can be subtracted from itself.
+LEAST_LOGIT = -1e9
 
 
 def token_weights(labels: Tensor, sample_weight: Tensor = None, pad_id: int = 0) -> Tensor:
@@ -153,6 +153,45 @@ def token_crossentropy(logits: Tensor, labels: Tensor, label_smoothing: float = 
         return loss, gradient
 
     return crossentropy(logits)[:, 0]
+
+
+def token_divergence(first: Tensor, second: Tensor) -> Tensor:
+    """Computes KL(P || Q) + KL(Q || P) of each token, with its gradient in closed form.
+
+    P and Q are the softmax of the two logits. With their difference d, the sum of both divergences
+    is Σ (P - Q) d: the normalisers cancel. Its gradient is (P - Q) + P (d - Σ P d) for the first
+    logits and -(P - Q) - Q (d - Σ Q d) for the second. Tokens of weight 0 have the gradient 0,
+    whatever their logits are. `token_crossentropy` tells why the form is closed.
+
+    Args:
+        first: float32 tensor (N, V). An id with the logit -inf has the probability 0.
+        second: float32 tensor (N, V).
+
+    Returns:
+        Float32 tensor (N,).
+    """
+    constants = ops.stop_gradient(first), ops.stop_gradient(second)
+    p, q = (ops.softmax(z) for z in constants)
+    # The difference of two logits of -inf would be NaN.
+    d = ops.subtract(*(ops.maximum(z, LEAST_LOGIT) for z in constants))
+    excess = p - q
+    divergence = ops.sum(excess * d, axis=-1, keepdims=True)  # (N, 1)
+
+    @ops.custom_gradient
+    def symmetric(a: Tensor, b: Tensor) -> tuple[Tensor, Any]:
+        del a, b  # only the gradient is defined here
+
+        def gradient(*args: Tensor, upstream: Tensor = None) -> tuple[Tensor, Tensor]:
+            upstream = args[0] if upstream is None else upstream  # (N, 1)
+            mean = ops.sum(p * d, axis=-1, keepdims=True)  # Σ P d; Σ Q d is less by the divergence
+            results = excess + p * (d - mean), q * (mean - divergence - d) - excess
+            counts = upstream != 0  # padding may be NaN
+            results = [ops.where(counts, upstream * result, 0.0) for result in results]
+            return results[0], results[1]
+
+        return divergence, gradient
+
+    return symmetric(first, second)[:, 0]
 
 
 class ReplicaLoss(keras.losses.Loss):
@@ -308,7 +347,7 @@ class PairCrossentropy(ReplicaLoss):
         real = ops.reshape(ops.cast(y_true, "int32"), (-1,)) >= 0  # (B,)
         partner = ops.where(real, ops.arange(ops.shape(scores)[0], dtype="int32"), -1)
         directions = (
-            ops.where(real, across, _NO_TEXT) for across in (scores, ops.transpose(scores))
+            ops.where(real, across, LEAST_LOGIT) for across in (scores, ops.transpose(scores))
         )
         return sum(self._crossentropy(partner, each, sample_weight) for each in directions) / 2
 

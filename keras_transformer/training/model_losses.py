@@ -15,9 +15,11 @@ import keras
 from keras import ops
 
 from keras_transformer.training.losses import (
+    LEAST_LOGIT,
     ReplicaLoss,
     SequenceCrossentropy,
     flat_tokens,
+    token_divergence,
     weighted_sum,
 )
 from keras_transformer.training.replicas import mean_over_replicas
@@ -25,10 +27,6 @@ from keras_transformer.types import Tensor
 
 # Whether `DistributedModel.compute_loss` is running. Each replica's thread has its own.
 _MODEL_CALLS = contextvars.ContextVar("model_calls", default=False)
-
-
-# Replaces logits of -inf, whose difference would be NaN. Its probability is 0 in float32.
-LEAST = -1e9
 
 
 class ModelLoss(ReplicaLoss):
@@ -106,14 +104,10 @@ class ModelLoss(ReplicaLoss):
         return mean_over_replicas(weighted_sum(losses, weights), ops.sum(weights))
 
     def _tokens(
-        self, y_true: Tensor, logits: list[Tensor], sample_weight: Tensor
-    ) -> tuple[list[Tensor], Tensor]:
-        """Returns flat logits (N, V), 0 for padding, finite for forbidden ids; weights (N,)."""
-        flat = [flat_tokens(y_true, z, sample_weight, self.loss.pad_id)[1:] for z in logits]
-        weights = flat[0][1]
-        # Logits of padding must not make the loss or the gradient NaN.
-        finite = [ops.maximum(z, LEAST) for z, _ in flat]
-        return [ops.where(weights[:, None] != 0, z, 0.0) for z in finite], weights
+        self, y_true: Tensor, logits: Tensor, sample_weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Returns flat logits (N, V), and weights (N,)."""
+        return flat_tokens(y_true, logits, sample_weight, self.loss.pad_id)[1:]
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -177,12 +171,11 @@ class RDrop(ModelLoss):
         if not training:
             return 0.0
         second = model(x, training=True)
-        (one, other), weights = self._tokens(y_true, [y_pred, second], sample_weight)
-        # Both divergences together: the normalisers of the two distributions cancel.
-        both = ops.sum((ops.softmax(one) - ops.softmax(other)) * (one - other), axis=-1)  # (N,)
-        return self.loss(y_true, second, sample_weight) + self._mean(
-            both * (self.alpha / 2), weights
+        (first_logits, weights), (second_logits, _) = (
+            self._tokens(y_true, z, sample_weight) for z in (y_pred, second)
         )
+        divergence = self._mean(token_divergence(first_logits, second_logits), weights)
+        return self.loss(y_true, second, sample_weight) + self.alpha / 2 * divergence
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "alpha": self.alpha}
@@ -262,8 +255,13 @@ class Distillation(ModelLoss):
                 "again with loss=Distillation(teacher)."
             )
         wanted = ops.stop_gradient(self.teacher(x, training=False))
-        (student, teacher), weights = self._tokens(y_true, [y_pred, wanted], sample_weight)
-        log_p, log_q = ops.log_softmax(student), ops.log_softmax(teacher)
+        both = [self._tokens(y_true, z, sample_weight) for z in (y_pred, wanted)]
+        weights = both[0][1]
+        # Neither padding nor a logit of -inf may make the loss or its gradient NaN.
+        log_p, log_q = (
+            ops.log_softmax(ops.where(weights[:, None] != 0, ops.maximum(z, LEAST_LOGIT), 0.0))
+            for z, _ in both
+        )
         divergence = ops.sum(ops.exp(log_q) * (log_q - log_p), axis=-1)  # (N,)
         return self._mean(divergence * self.weight, weights)
 
