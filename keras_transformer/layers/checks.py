@@ -46,20 +46,16 @@ def check_ids(ids: Tensor, otherwise: str) -> Tensor:
         return ops.cast(ids, "int32")
     message = f"Token ids must be integers, but their dtype is {dtype}. Cast them, or {otherwise}."
     if "float" in dtype and keras.backend.backend() == "tensorflow":
-        message += (
-            " In a keras.Sequential, write keras.Input((None,), dtype='int32') first. If this is "
-            "`fit` on several replicas of a tf.distribute strategy and your ids are integers, then "
-            "Keras has averaged them over the replicas. Call "
-            "keras_transformer.training.prepare(model) after model.compile."
-        )
+        message += " In a keras.Sequential, write keras.Input((None,), dtype='int32') first."
     raise TypeError(message)
 
 
 def _is_placeholder(ids: Tensor) -> bool:
     """Returns whether Keras traces `call` with float placeholders to build a loaded model.
 
-    It does so for subclassed models, and skips the weights of layers whose `call` raises. On
-    TensorFlow the graph's name tells; other backends have no such sign.
+    It does so for subclassed models, and skips the weights of layers whose `call` raises. Under a
+    strategy, `fit` averages the ids of the replicas to learn their shape, too. On TensorFlow the
+    graph's name tells; other backends have no such sign.
     """
     graph = getattr(ids, "graph", None)
     return str(getattr(graph, "name", "")).startswith("scratch_graph")

@@ -88,8 +88,8 @@ def prepare(model: keras.Model, accumulate: int = 1) -> keras.Model:
     The models of this package need it for accumulation only: their plain `compile` and `fit` are
     exact. Any other model, such as a functional model built from our layers, needs it under a
     strategy of several replicas. Without it, `fit` fails if the replicas hold different numbers of
-    rows ("Inputs to operation AddN ... must have the same size and shape"), or if a layer gets ids
-    that Keras has averaged. Call it after each `compile`, which restores Keras' own step.
+    rows ("Inputs to operation AddN ... must have the same size and shape"). Call it after each
+    `compile`, which restores Keras' own step.
 
     It works with any optimizer, with mixed precision, clipping, moving averages and schedules. The
     loss of a batch is its mean over all replicas: for `SequenceCrossentropy` over target tokens,

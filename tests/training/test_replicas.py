@@ -470,8 +470,8 @@ def test_a_model_saved_while_training_on_replicas_trains_further(trained):
 @pytest.mark.slow
 def test_errors_name_the_fix_and_a_custom_train_step_is_kept(trained):
     messages = trained["refusals"]
-    assert "keras_transformer.training.prepare(model) after model.compile" in messages["subclassed"]
-    assert messages["functional"] == "trained"  # Keras' step handles equal batches
+    # Keras' step handles equal batches.
+    assert messages["subclassed"] == messages["functional"] == "trained"
     assert "jit_compile=True does not work on several replicas" in messages["jit"]
     assert "training.prepare(model, accumulate=2)" in messages["accumulation"]
     assert trained["calls"] > 0
