@@ -73,9 +73,8 @@ class DistributedModel(keras.Model):
         """Computes the loss of a batch, with the terms of a `ModelLoss`."""
         if not isinstance(self.loss, ModelLoss):
             return super().compute_loss(x, y, y_pred, sample_weight, training)
-        with self.loss.called_by_model():
-            loss = super().compute_loss(x, y, y_pred, sample_weight, training)
-        return loss + self.loss.more(self, x, y, y_pred, sample_weight, training)
+        with self.loss.called_by_model(self, x, training):
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         # Keras has no public method to override instead.

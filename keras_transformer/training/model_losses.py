@@ -25,8 +25,9 @@ from keras_transformer.training.losses import (
 from keras_transformer.training.replicas import mean_over_replicas
 from keras_transformer.types import Tensor
 
-# Whether `DistributedModel.compute_loss` is running. Each replica's thread has its own.
-_MODEL_CALLS = contextvars.ContextVar("model_calls", default=False)
+# Model, inputs and `training` of the `DistributedModel.compute_loss` that is running, or `None`.
+# Each replica's thread has its own.
+_MODEL_CALL = contextvars.ContextVar("model_call", default=None)
 
 
 class ModelLoss(ReplicaLoss):
@@ -47,23 +48,26 @@ class ModelLoss(ReplicaLoss):
         self.loss: SequenceCrossentropy = loss
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> Tensor:
-        if not _MODEL_CALLS.get():
+        call = _MODEL_CALL.get()
+        if call is None:
             name = type(self).__name__
             raise ValueError(
                 f"{name} needs a model of this package, such as Transformer, TransformerEncoder or "
                 f"CausalTransformer, and must be its only loss: model.compile(..., loss={name}()). "
                 "Another model, or a list or dict of losses, would train with a part of it."
             )
-        return self.labels_loss(y_true, y_pred, sample_weight)
+        model, x, training = call
+        more = self.more(model, x, y_true, y_pred, sample_weight, training)
+        return self.labels_loss(y_true, y_pred, sample_weight) + more
 
     @contextlib.contextmanager
-    def called_by_model(self) -> Iterator[None]:
-        """Opens a context in which a model calls the loss and adds `more`."""
-        token = _MODEL_CALLS.set(True)
+    def called_by_model(self, model: keras.Model, x: Any, training: bool) -> Iterator[None]:
+        """Opens a context in which the loss knows the model that calls it and its inputs."""
+        token = _MODEL_CALL.set((model, x, training))
         try:
             yield
         finally:
-            _MODEL_CALLS.reset(token)
+            _MODEL_CALL.reset(token)
 
     def labels_loss(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> Tensor:
         """Returns the term of the loss that needs no model: a scalar."""

@@ -151,6 +151,16 @@ def test_a_student_learns_from_its_teacher(tmp_path):
         loaded.fit(ids, ids, verbose=0)
 
 
+def test_loss_weights_scale_the_whole_loss():
+    ids = exports.source(rows=6)
+    teacher, student = (exports.tiny("generate", num_layers=n) for n in (2, 1))
+    values = []
+    for scale in (1.0, 0.25):
+        student.compile("sgd", kt.Distillation(teacher, weight=0.5), loss_weights=scale)
+        values.append(student.evaluate(ids, ids, verbose=0))
+    assert values[1] == pytest.approx(values[0] / 4, rel=1e-5)
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises(TypeError, match="must be a SequenceCrossentropy"):
         kt.RDrop("mse")
