@@ -135,10 +135,11 @@ class BatchPlan:
         # Drawn rows have other lengths in each epoch. The last bucket takes the longest of them.
         self._longest = self._boundaries[-1] = max(self._boundaries[-1], lengths.max())
         buckets = self._buckets(drawn)
-        # One more batch per bucket, so that an epoch with longer rows needs no larger batches.
-        spare = 0 if np.array_equal(drawn, lengths) else 1
-        wanted = sum(bucket.fewest + spare for bucket in buckets)
-        self.batches_per_epoch: int = min(wanted, sum(bucket.most for bucket in buckets))
+        self.batches_per_epoch: int = sum(bucket.fewest for bucket in buckets)
+        if any(column.draw for column in examples.columns.values()):
+            # One more batch per bucket, so that an epoch with longer rows needs no larger batches.
+            # Few examples do not fill them: the last number holds for any lengths.
+            self.batches_per_epoch = min(self.batches_per_epoch + len(buckets), self._most_batches)
 
     def iterate(self, epoch: int, batch: int = 0) -> Iterator[Any]:
         """Yields an epoch's batches, as arrays, from number `batch` on.
@@ -154,16 +155,22 @@ class BatchPlan:
             else:
                 yield examples.batch(indices, size, None)
 
+    @property
+    def _most_batches(self) -> int:
+        """The greatest number of batches that any lengths of the examples allow."""
+        return -(-len(self.examples.lengths) // self.options.batch_multiple)
+
     def _batch_size(self, length: int) -> int:
         """Returns B of a full batch of examples of this length."""
         multiple = self.options.batch_multiple
         return int(self.options.tokens_per_batch // length // multiple * multiple)
 
-    def _buckets(self, lengths: Ids) -> list[_Bucket]:
+    def _buckets(self, lengths: Ids, boundaries: Ids | None = None) -> list[_Bucket]:
         """Returns the buckets that are not empty."""
+        boundaries = self._boundaries if boundaries is None else boundaries
         buckets = []
-        numbers = np.searchsorted(self._boundaries, lengths)
-        for number, length in enumerate(self._boundaries):
+        numbers = np.searchsorted(boundaries, lengths)
+        for number, length in enumerate(boundaries):
             indices = np.flatnonzero(numbers == number)
             if len(indices):
                 fewest = -(-len(indices) // self._batch_size(length))
@@ -174,7 +181,13 @@ class BatchPlan:
     def _order(self, epoch: int, lengths: Ids) -> list[tuple[Ids, int]]:
         """Returns an epoch's batches: indices of examples, and the length of their bucket."""
         rng = np.random.default_rng([self.options.seed, epoch])
-        buckets = self._buckets(lengths)
+        boundaries, buckets = self._boundaries, self._buckets(lengths)
+        few = self.batches_per_epoch == self._most_batches
+        while sum(bucket.fewest if few else 1 for bucket in buckets) > self.batches_per_epoch:
+            # The smallest bucket joins one of longer rows.
+            smallest = min(buckets[:-1], key=lambda bucket: len(bucket.indices))
+            boundaries = boundaries[boundaries != smallest.length]
+            buckets = self._buckets(lengths, boundaries)
         order = []
         for bucket, count in zip(buckets, self._apportioned(buckets), strict=True):
             indices = bucket.indices

@@ -1,6 +1,7 @@
 """Parallel text: every pair once an epoch, exact resumption, reports, clear errors."""
 
 import gzip
+import itertools
 import logging
 
 import numpy as np
@@ -15,7 +16,8 @@ pytest.importorskip("sentencepiece")
 import keras  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
-from keras_transformer.data.plan import BatchPlan  # noqa: E402
+from keras_transformer.data.examples import Examples, Rows  # noqa: E402
+from keras_transformer.data.plan import BatchOptions, BatchPlan  # noqa: E402
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID  # noqa: E402
 
 RNG = np.random.default_rng(20170612)
@@ -156,6 +158,29 @@ def test_every_epoch_has_all_pairs_in_the_same_number_of_batches(tokenizer, opti
     assert int(rest.cardinality()) == count - 7
     assert equal(rest, epochs[1][7:]) and equal(rest, epochs[1][7:])
     assert equal(resumed, epochs[1]) and resumed.batches.epoch == 2
+
+
+@pytest.mark.parametrize("boundaries", [None, [4, 7, 60], [3, 5, 8, 12, 60]])
+@pytest.mark.parametrize("multiple", [1, 2, 4])
+def test_few_rows_of_changing_lengths_keep_number_and_limit_of_batches(multiple, boundaries):
+    options = BatchOptions(240, 60, bucket_boundaries=boundaries, batch_multiple=multiple)
+
+    def draw(texts, rng):
+        return [np.ones(rng.integers(n, 3 * n + 1), "int32") for n in texts]
+
+    for count, seed in itertools.product([1, 2, 3, 5, 9, 14], range(6)):
+        texts = np.random.default_rng(seed).integers(1, 12, count).tolist()
+        rows = Rows.of([np.ones(n, "int32") for n in texts], texts=texts, draw=draw)
+        plan = BatchPlan(
+            Examples("row", {"ids": rows}, np.zeros(count, bool), lambda *batch: batch), options
+        )
+        for epoch in range(6):
+            batches = list(plan.iterate(epoch))
+            assert len(batches) == plan.batches_per_epoch
+            assert all(len(indices) for _, indices, _, _ in batches)
+            assert sorted(np.concatenate([b[1] for b in batches])) == list(range(count))
+            for examples, indices, size, _ in batches:
+                assert size * examples.lengths[indices].max() <= 240
 
 
 def test_an_interrupted_pass_does_not_count(tokenizer):
