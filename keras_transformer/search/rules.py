@@ -145,7 +145,8 @@ class ForbiddenWords(Rule):
 
     Call arguments:
         forbidden_words: integers (B, N, L), or (1, N, L) for all sentences, each row a word, padded
-            with 0 on the right. They are forbidden too. Defaults to none.
+            with 0 on the right. They are forbidden too. Ids outside the vocabulary forbid nothing.
+            Defaults to none.
 
     Example:
 
@@ -185,6 +186,10 @@ class ForbiddenWords(Rule):
             words = [[PAD_ID] * (longest - len(word)) + list(word) for word in self.words]
             constant = tf.constant([words], tf.int32)
             ids = tf.concat([ids, _completing(past.history, constant)], axis=2)
+        vocabulary = (
+            logits.columns.shape[0] if isinstance(logits, ListedScores) else logits.shape[-1]
+        )
+        ids *= tf.cast(tf.logical_and(ids >= 0, ids < vocabulary), tf.int32)
         return forbid_tokens(logits, among(ids, logits)), state
 
 
@@ -280,7 +285,7 @@ def among(ids: Tensor, logits: Tensor | ListedScores) -> Tensor:
     """Returns whether each token of the vocabulary is one of the ids of a hypothesis.
 
     Args:
-        ids: int32 (B, W, N).
+        ids: int32 (B, W, N), each in [0, V).
         logits: float32 (B, W, V), or `ListedScores` of K ids.
 
     Returns:

@@ -142,7 +142,8 @@ class Shortlist:
 
         Args:
             source_ids: int32 (B, S).
-            also: int32 tensors (B, ...), further ids that are allowed; 0 is padding.
+            also: int32 tensors (B, ...), further ids that are allowed. 0 is padding; ids outside
+                the vocabulary allow nothing.
         """
         size = len(self.always)
         ids = tf.gather(self.table, source_ids)  # (B, S, C)
@@ -151,7 +152,7 @@ class Shortlist:
         places = []
         for more in (ids, *also):
             offset = tf.reshape(size * tf.range(batch_size), [-1, *[1] * (len(more.shape) - 1)])
-            more = tf.where(more != PAD_ID, more, END_ID)
+            more = tf.where(tf.logical_and(more > PAD_ID, more < size), more, END_ID)
             places.append(tf.reshape(more + offset, [-1, 1]))
         places = tf.concat(places, axis=0) if also else places[0]  # (B S C + ..., 1)
         start = tf.tile(self.always.astype("float32"), [batch_size])  # (B V,)

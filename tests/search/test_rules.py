@@ -110,6 +110,13 @@ def test_words_may_differ_by_sentence():
     assert [np.flatnonzero(np.isinf(row[0])).tolist() for row in found] == [[7], [8], []]
 
 
+def test_ids_outside_the_vocabulary_forbid_nothing():
+    logits, history = drawn(1, 3)
+    words = np.array([[[V + 5, 0]], [[-1, 0]], [[4, V]]], np.int32)
+    check(changed(kt.ForbiddenWords(), logits, history, forbidden_words=words), logits)
+    check(changed(kt.ForbiddenWords([[V + 5]]), logits, history), logits)
+
+
 def test_a_prefix_is_biased_until_a_hypothesis_leaves_it():
     logits, _ = drawn(1, 0)
     own = tf.nn.softmax(logits).numpy()

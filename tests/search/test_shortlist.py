@@ -182,6 +182,13 @@ def test_rules_give_the_same_for_candidates_and_for_the_whole_vocabulary():
 TERMS = np.array([[[36, 32], [7, 0]], [[31, 0], [0, 0]], [[0, 0], [0, 0]]], "int32")
 
 
+def test_ids_outside_the_vocabulary_allow_nothing():
+    shortlist = random_shortlist()
+    allowed = shortlist.chosen(SOURCE).numpy()
+    outside = np.array([[V + 7], [-2], [V]], "int32")
+    np.testing.assert_array_equal(shortlist.chosen(SOURCE, [outside]), allowed)
+
+
 @pytest.mark.full
 def test_terms_become_candidates_of_their_sentence():
     model, shortlist = random_model(), random_shortlist()
