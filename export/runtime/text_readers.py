@@ -112,6 +112,8 @@ class TextReader(ItemReader):
         passage = None
         for name, some in texts.items():
             pieces, spans = self._encode(name, some)
+            if len(pieces) > 1 and pieces[1][:1] == [BEGIN_ID]:  # BERT's row has one begin token
+                pieces[1:], spans = [row[1:] for row in pieces[1:]], spans[1:]
             if not all(pieces):
                 return None
             if name == signature.TARGET_IDS:

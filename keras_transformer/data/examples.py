@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from keras_transformer.special_ids import END_ID
-from keras_transformer.text.json_tokenizer import AnyTokenizer
+from keras_transformer.text.json_tokenizer import AnyTokenizer, JsonTokenizer
 from keras_transformer.types import Array, Ids
 
 PADDING_LABEL = -1  # label of rows and positions that losses and metrics leave out
@@ -147,8 +147,18 @@ def text_rows(tokenizer: AnyTokenizer, lines: list[str], sampling_alpha: float |
     rows = encode_rows(tokenizer, lines)
     if sampling_alpha is None:
         return Rows.of(rows)
+    check_draws(tokenizer)
     draw = functools.partial(encode_rows, tokenizer, alpha=sampling_alpha)
     return Rows.of(rows, texts=lines, draw=draw)
+
+
+def check_draws(tokenizer: AnyTokenizer) -> None:
+    """Raises `ValueError` for a tokenizer that cannot draw segmentations."""
+    if isinstance(tokenizer, JsonTokenizer):
+        raise ValueError(
+            "sampling_alpha needs a `Tokenizer`, which draws segmentations with SentencePiece, but "
+            "a JsonTokenizer was passed. Leave sampling_alpha out."
+        )
 
 
 def encode_rows(

@@ -122,7 +122,9 @@ def _collate_texts(
     name: str, examples: Examples, indices: Ids, size: int, length: int | None
 ) -> tuple[dict[str, Array], Ids]:
     frames, targets = examples.take(indices)
-    # Texts are much shorter than sound, so their static shapes need not be as long.
-    longest = None if length is None else int(examples.columns["target"].lengths.max())
+    # Most texts are much shorter than sound, so their static shapes need not be as long.
+    longest = None
+    if length is not None:
+        longest = min(length, int(examples.columns["target"].lengths.max()))
     target_ids, labels = shift_targets(targets, size, longest)
     return {name: pad_vectors(frames, size, length), "target_ids": target_ids}, labels

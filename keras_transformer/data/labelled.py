@@ -17,6 +17,7 @@ from keras_transformer.data.examples import (
     Rows,
     are_blank,
     check_counts_agree,
+    check_draws,
     label_ids,
     pad_labels,
     text_rows,
@@ -170,6 +171,7 @@ def tagging_batches(
     rows = [_tagged_row([pieces[word] for word in words], marks) for words, marks in tagged]
     sampling: dict[str, Any] = {}
     if sampling_alpha is not None:
+        check_draws(tokenizer)
         draw = functools.partial(_draw_tagged, tokenizer, sampling_alpha)
         sampling = {"texts": tagged, "draw": draw}
     empty = np.array([not words for words in sentences], bool)

@@ -12,14 +12,17 @@ import numpy as np
 from keras_transformer.data.batches import Dataset, make_dataset
 from keras_transformer.data.examples import (
     Examples,
+    Rows,
     are_blank,
     check_counts_agree,
+    encode_rows,
     label_ids,
     pad_labels,
     text_rows,
 )
 from keras_transformer.data.plan import BatchOptions
 from keras_transformer.padding import pad_rows
+from keras_transformer.special_ids import BEGIN_ID
 from keras_transformer.text.corpora import checked_strings, read_parallel
 from keras_transformer.text.json_tokenizer import AnyTokenizer
 from keras_transformer.types import Ids, StrPath
@@ -41,7 +44,8 @@ def pair_batches(
     Each batch is `(inputs, labels (B,))`, int32. For two towers or two encoders the inputs are
     `{"first_ids": (B, S), "second_ids": (B, S')}`, each text with its end token. With `one_row`
     they are `{"source_ids": (B, S), "segment_ids": (B, S)}`: first text, end token, second text,
-    end token. The segment is 1 in the first text, 2 in the second, 0 in padding.
+    end token. Only the first text has a begin token, if the tokenizer adds one (BERT). The segment
+    is 1 in the first text, 2 in the second, 0 in padding.
 
     Without `labels` the label of a row is its number in the batch: the number of the second text
     that belongs to the first. Use it with a model that scores each first text against each second,
@@ -93,7 +97,7 @@ def pair_batches(
         )
     columns = {
         "first": text_rows(tokenizer, first, None),
-        "second": text_rows(tokenizer, second, None),
+        "second": _second_rows(tokenizer, second, one_row),
     }
     empty = are_blank(first) | are_blank(second)
     examples = Examples("pair", columns, empty, _collate_pairs, classes, joined=one_row)
@@ -163,15 +167,27 @@ def answer_batches(
     check_counts_agree(questions=questions, passages=passages, answers=answers)
     columns = {
         "question": text_rows(tokenizer, questions, None),
-        "passage": text_rows(tokenizer, passages, None),
+        "passage": _second_rows(tokenizer, passages, one_row),
     }
     empty = are_blank(questions) | are_blank(passages)
     examples = Examples("question", columns, empty, _collate_answers, joined=one_row)
     positions = np.zeros((len(answers), 2), int)
     for i in examples.fitting(batch_options.longest):
         span = piece_span(tokenizer, passages[i], answers[i], f"answer {i}")
-        positions[i] = np.add(span, columns["question"].lengths[i] if one_row else 0)
+        before = columns["question"].lengths[i] - _begin_count(tokenizer) if one_row else 0
+        positions[i] = np.add(span, before)
     return make_dataset(replace(examples, labels=positions), batch_options)
+
+
+def _begin_count(tokenizer: AnyTokenizer) -> int:
+    """Returns the number of begin tokens that the tokenizer adds to a text: 1 for BERT, else 0."""
+    return tokenizer.encode("").count(BEGIN_ID)
+
+
+def _second_rows(tokenizer: AnyTokenizer, lines: list[str], one_row: bool) -> Rows:
+    """Makes rows of the second texts; without begin token in a row that has one already."""
+    count = _begin_count(tokenizer) if one_row else 0
+    return Rows.of([row[count:] for row in encode_rows(tokenizer, lines)])
 
 
 def piece_span(

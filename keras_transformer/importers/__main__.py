@@ -15,6 +15,7 @@ MODEL, TOKENIZER, TARGET_TOKENIZER = "model.keras", "tokenizer.model", "target_t
 ORIGINS = ("bergamot", "bert", "ctranslate2", "gpt2", "marian", "whisper")
 # Arguments of `--export onnx` by their names in Python; a SavedModel takes only `max_length`.
 EXPORT = ("precision", "text", "max_length", "shortlist")
+SEARCH = ("max_length", "beam_width")  # any export takes them
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--max-length", type=int, help="maximum generated tokens (source + 50)")
     command.add_argument(
-        "--beam-width", type=int, default=1, metavar="W", help="of the search (1: greedy)"
+        "--beam-width", type=int, metavar="W", help="of the search (default 1: greedy)"
     )
     command.add_argument(
         "--quiet", action="store_true", default=False, help="no progress on stderr"
@@ -53,11 +54,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parses the arguments. An option that does not apply to the export is an error."""
     command = parser()
     arguments = command.parse_args(argv)
-    given = [name for name in EXPORT if name in arguments]
-    only = {None: (), "saved_model": ("max_length",), "onnx": EXPORT}[arguments.export]
+    given = [name for name in dict.fromkeys((*EXPORT, *SEARCH)) if name in arguments]
+    only = {None: (), "saved_model": SEARCH, "onnx": (*EXPORT, *SEARCH)}[arguments.export]
     if others := [name for name in given if name not in only]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
-        formats = "onnx or saved_model" if others == ["max_length"] else "onnx"
+        formats = "onnx or saved_model" if set(others) <= set(SEARCH) else "onnx"
         command.error(f"{flags}: only with --export {formats}")
     if "shortlist" in arguments and arguments.origin != "bergamot":
         command.error("--shortlist: only bergamot has a shortlist")
@@ -85,14 +86,14 @@ def run(arguments: argparse.Namespace) -> None:
     from keras_transformer.search import BeamSearch, GreedySearch
 
     options = {name: getattr(arguments, name) for name in EXPORT if name in arguments}
-    search = None
+    search, width = None, getattr(arguments, "beam_width", 1)
     if hasattr(model, "decode_step"):  # as in the origins, without the unknown token
         search = GreedySearch(allow_unknown=False)
-        if arguments.beam_width > 1:
-            search = BeamSearch(arguments.beam_width, allow_unknown=False)
+        if width > 1:
+            search = BeamSearch(width, allow_unknown=False)
     if getattr(model, "reads_start", False):
         settings = getattr(importers, arguments.origin).read_settings(arguments.folder)
-        search = importers.speech_search(settings, tokenizers[0], arguments.beam_width)
+        search = importers.speech_search(settings, tokenizers[0], width)
     if "shortlist" in options:
         from keras_transformer.importers import bergamot
 

@@ -93,8 +93,8 @@ def prepare(model: keras.Model, accumulate: int = 1) -> keras.Model:
     It works with any optimizer, with mixed precision, clipping, moving averages and schedules. The
     loss of a batch is its mean over all replicas: for `SequenceCrossentropy` over target tokens,
     for Keras' own losses over rows (over unmasked positions, if the output has a Keras mask).
-    Several losses, for several outputs, are exact if all of them are Keras' own, or if all are this
-    package's and count the same tokens.
+    Several losses, for several outputs, are exact if all of them are Keras' own and no output has a
+    mask, or if all are this package's and count the same tokens.
 
     With `accumulate=k`, each update uses k batches of the dataset. Its gradient is the gradient of
     the mean over all k batches on all replicas, even if their sizes differ. Use it instead of the
@@ -139,7 +139,7 @@ def prepare(model: keras.Model, accumulate: int = 1) -> keras.Model:
             f"{type(model).__name__} has its own train_step, which prepare would replace. "
             "Override compute_loss instead, or leave prepare out."
         )
-    if accumulate > 1:
+    if accumulate > 1 or getattr(model.train_function, "accumulate", 1) > 1:
         model.steps_per_execution = accumulate  # so that `fit` counts batches correctly
     model.train_function = _steps().make_train_function(model, accumulate)
     if _is_keras_own(model, "test_step"):

@@ -71,6 +71,7 @@ def make_train_function(model: keras.Model, accumulate: int = 1) -> Callable[[An
             update()
         return logs()
 
+    train.accumulate = accumulate
     return train
 
 
@@ -190,18 +191,28 @@ def _loss_and_weight(
     if parts and all(isinstance(part, ReplicaLoss) for part in parts):
         # The losses of several outputs count the same tokens or rows.
         return loss, parts[0].batch_weight(*(_first(function, nest) for nest in (y, sample_weight)))
-    weight = rows
-    mask = getattr(y_pred, "_keras_mask", None)
-    if mask is not None:  # Keras' losses are means over the True positions of a mask
-        weight = tf.reduce_sum(tf.cast(mask, "float32"))
-    if getattr(function, "ignore_class", None) is not None:  # the mean is over the other labels
-        counts = tf.not_equal(y, tf.cast(function.ignore_class, y.dtype))
-        weight = tf.reduce_sum(tf.cast(counts, "float32"))
+    weight = _divisor(function, rows, y, y_pred, sample_weight)
     if any(isinstance(part, ReplicaLoss) for part in parts):
         return loss, weight  # at least one of several losses is scaled already
     if getattr(function, "reduction", None) == "sum":
         return loss, weight  # the sums of the replicas add up without a scale
     return share_of_mean(loss, weight), weight
+
+
+def _divisor(function: Any, rows: Tensor, y: Any, y_pred: Any, sample_weight: Any) -> Tensor:
+    """Returns the divisor of a mean of Keras, apart from a factor that all replicas share."""
+    counted = getattr(y_pred, "_keras_mask", None)  # means are over the True positions of a mask
+    if getattr(function, "ignore_class", None) is not None:
+        known = tf.not_equal(y, tf.cast(function.ignore_class, y.dtype))
+        if counted is not None:
+            known = tf.logical_and(counted, tf.reshape(known, tf.shape(counted)))
+        counted = known
+    counted = None if counted is None else tf.cast(counted, "float32")
+    by_weight = getattr(function, "reduction", None) == "mean_with_sample_weight"
+    if by_weight and sample_weight is not None:
+        weights = tf.cast(sample_weight, "float32")
+        counted = weights if counted is None else weights * counted
+    return rows if counted is None else tf.reduce_sum(counted)
 
 
 def _first(losses: Any, values: Any) -> Any:

@@ -41,6 +41,14 @@ def test_targets_of_static_shapes_are_no_longer_than_the_longest_text(tokenizer)
     assert labels.shape == (10, len(tokenizer.encode("one")) + 1)
 
 
+def test_targets_of_static_shapes_keep_the_limit_of_their_bucket(tokenizer):
+    frames = [np.ones((n, 2)) for n in (3, 60)]
+    options = {"static_shapes": True, "bucket_boundaries": [9, 90]}
+    batches = list(feature_batches(frames, ["one", "one " * 20], tokenizer, 900, **options))
+    assert {labels.shape[1] <= inputs["features"].shape[1] for inputs, labels in batches} == {True}
+    assert len(batches) == 2 and all(np.prod(labels.shape) <= 900 for _, labels in batches)
+
+
 def test_without_a_tokenizer_the_targets_are_classes():
     data = feature_batches(FRAMES, ["b", "a", "b"], shuffle=False)
     ((frames, labels),) = data

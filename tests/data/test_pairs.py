@@ -7,7 +7,7 @@ pytest.importorskip("sentencepiece")
 
 from keras_transformer import Tokenizer, answer_batches, pair_batches  # noqa: E402
 from keras_transformer.data.pairs import piece_span  # noqa: E402
-from keras_transformer.special_ids import END_ID  # noqa: E402
+from keras_transformer.special_ids import BEGIN_ID, END_ID  # noqa: E402
 
 FIRST, SECOND = ["a red hat", "x"], ["ein roter Hut", "a b"]
 PASSAGE = "über 😀 the red hat, a hat"
@@ -79,6 +79,31 @@ def test_answer_positions_are_positions_in_the_row(tokenizer, one_row, name):
         assert not one_row or (inputs["segment_ids"].numpy()[i, start : end + 1] == 2).all()
         texts.add(tokenizer.decode(row[start : end + 1]).strip())
     assert texts == {"red", "hat"}
+
+
+class BeginningTokenizer:
+    """Adds a begin token to each text, as BERT's does. Each character is an id."""
+
+    def encode(self, text):
+        rows = [text] if isinstance(text, str) else text
+        rows = [[BEGIN_ID, *map(ord, row)] for row in rows]
+        return rows[0] if isinstance(text, str) else rows
+
+    def encode_with_spans(self, text):
+        return self.encode(text), [(0, 0), *((i, i + 1) for i in range(len(text)))]
+
+
+def test_a_row_of_two_texts_has_one_begin_token():
+    tokenizer, row = BeginningTokenizer(), [BEGIN_ID, 97, END_ID, 98, 99, END_ID]
+    ((inputs, _),) = pair_batches(["a"], ["bc"], tokenizer, labels=[0], one_row=True)
+    assert inputs["source_ids"].numpy().tolist() == [row]
+    assert inputs["segment_ids"].numpy().tolist() == [[1, 1, 1, 2, 2, 2]]
+    for one_row, place in ((True, 4), (False, 2)):
+        data = answer_batches(["a"], ["bc"], [(1, 2)], tokenizer, one_row=one_row)
+        ((inputs, labels),) = data
+        ids = inputs["source_ids" if one_row else "second_ids"].numpy().tolist()
+        assert ids == [row if one_row else [BEGIN_ID, 98, 99, END_ID]]
+        assert labels["start"].numpy() == labels["end"].numpy() == [place]
 
 
 @pytest.mark.parametrize("answer", [(3, 3), (-1, 2), (5, 1000), (4, 2)])

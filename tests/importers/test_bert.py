@@ -10,7 +10,9 @@ import pytest
 from helpers import exports, published
 from helpers.published import torch, transformers
 
+from keras_transformer import pair_batches
 from keras_transformer.export import export_onnx
+from keras_transformer.export.runtime import Predictor
 from keras_transformer.importers import bert
 
 SIZES = {
@@ -73,6 +75,20 @@ def test_two_texts_in_a_row_have_segments(tmp_path):
     first = np.asarray(encoder({"source_ids": ids, "segment_ids": (ids > 0).astype("int32")}))
     alone = np.asarray(bert.load_model(tmp_path)(ids))
     np.testing.assert_allclose(first[ids > 0], alone[ids > 0], atol=1e-5)
+
+
+@pytest.mark.full
+def test_two_texts_in_a_row_have_one_begin_token_also_in_the_runtime(tmp_path):
+    write(tmp_path)
+    encoder, tokenizer = bert.load(tmp_path, segments=True)
+    texts = ("piece8", "piece9 piece10")
+    ((inputs, _),) = pair_batches(*([text] for text in texts), tokenizer, labels=[0], one_row=True)
+    first, second = tokenizer.encode(texts)
+    assert first[0] == second[0] == 2
+    assert inputs["source_ids"].numpy().tolist() == [[*first, 3, *second[1:], 3]]
+    export_onnx(encoder, tmp_path / "onnx", tokenizer, verbose=False)
+    (found,) = Predictor(tmp_path / "onnx").predict([texts])
+    np.testing.assert_allclose(found.arrays["encoder_norm"], encoder(inputs)[0], atol=1e-5)
 
 
 @pytest.mark.full

@@ -69,6 +69,7 @@ def test_errors_are_printed_and_nothing_is_written(folder, tmp_path, capsys):
         (["--export", "saved_model", "--text"], "--text: only with --export onnx"),
         (["--shortlist"], "--shortlist: only with --export onnx"),
         (["--max-length", "9"], "--max-length: only with --export onnx or saved_model"),
+        (["--beam-width", "4"], "--beam-width: only with --export onnx or saved_model"),
     ],
 )
 def test_arguments_that_do_not_apply_are_refused(flags, message, capsys):

@@ -7,6 +7,7 @@ import pytest
 from helpers import published
 from helpers.published import transformers
 
+from keras_transformer import classification_batches, tagging_batches
 from keras_transformer.importers import bert, gpt2, pieces
 from keras_transformer.text.json_tokenizer import JsonTokenizer, load_tokenizer
 from keras_transformer.text.tokenizer import Tokenizer
@@ -114,3 +115,11 @@ def test_an_exported_encoder_reads_text(folder, tmp_path):
     for text, result in zip(TEXTS, results, strict=True):
         expected = vectors(np.array([[*tokenizer.encode(text), 3]], "int32"))[0]
         np.testing.assert_allclose(result.vector, expected, atol=1e-5)
+
+
+def test_drawn_segmentations_need_sentencepiece(tokenizer):
+    words = [["the", "cat"]]
+    with pytest.raises(ValueError, match="sampling_alpha needs a `Tokenizer`"):
+        classification_batches(["the cat"], [0], tokenizer, sampling_alpha=0.1)
+    with pytest.raises(ValueError, match="sampling_alpha needs a `Tokenizer`"):
+        tagging_batches(words, [["A", "B"]], tokenizer, sampling_alpha=0.1)

@@ -37,7 +37,7 @@ CASES = {
     "mask": "words",
     "rows": "classifier",
     "tags": "tagger",
-    "ignored": "tagger",
+    "ignored": "ignored",
     "aligned": "aligned",  # two outputs, a loss each
     "aware": "rounded",  # rounds each tensor of a replica by its own range
     "distilled": "words",
@@ -83,6 +83,8 @@ def dataset(kind, cuts=LARGE, weighted=False):
             labels = inputs[:, 0] % 2
         if kind == "tagger":  # two pieces per word: labels at every other one
             labels = np.where((ids > 0) & (np.arange(ids.shape[1]) % 2 == 0), ids % 3, -1)
+        if kind == "ignored":  # labels at padding, too, which the mask leaves out
+            labels = np.where(np.arange(ids.shape[1]) % 2 == 0, ids % 3, -1)
         if kind == "filled":  # pads to an even number of rows
             inputs = np.pad(ids, ((0, len(ids) % 2), (0, 0)))
             labels = np.where(inputs.any(1), inputs[:, 0] % 2, -1)
@@ -132,9 +134,9 @@ def make_model(case):
     if kind == "words":  # of our models' class, but quick to trace
         embedding = kt.TokenEmbedding(11, 6, name="token_embedding")
         return DistributedModel(ids, embedding.logits(keras.layers.Dense(6)(embedding(ids))))
-    if kind in ("tagger", "filled"):
+    if kind in ("tagger", "ignored", "filled"):
         x = kt.TokenEmbedding(11, 6)(ids)
-        return keras.Model(ids, keras.layers.Dense(3)(x if kind == "tagger" else x[:, 0]))
+        return keras.Model(ids, keras.layers.Dense(3)(x[:, 0] if kind == "filled" else x))
     x = keras.layers.GlobalAveragePooling1D()(kt.TransformerEncoder(11, **SIZES)(ids))
     return keras.Model(ids, keras.layers.Dense(2)(x))
 
@@ -209,7 +211,7 @@ def train(strategy, case, accumulate=1, callbacks=()):
             model.get_layer("token_embedding").trainable = False
         compile_model(model, case)
     unlike_keras = (case, replicas, accumulate) != ("plain", 1, 1)
-    if accumulate > 1 or unlike_keras and kind in ("functional", "classifier", "tagger"):
+    if accumulate > 1 or unlike_keras and kind in ("functional", "classifier", "tagger", "ignored"):
         kt.training.prepare(model, accumulate)
     data = dataset(kind, cuts)
     validation = dataset(kind) if case in ("plain", "clipped", "global", "again", "mask") else None

@@ -34,6 +34,32 @@ def test_train_on_batch_works_after_prepare_and_padding_trains_nothing():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize(
+    "options", [{"ignore_class": -1}, {"reduction": "mean_with_sample_weight"}]
+)
+def test_accumulated_means_of_keras_equal_the_mean_of_a_large_batch(options):
+    rng = np.random.default_rng(29)
+    ids, labels = rng.integers(0, 5, (8, 6)), rng.integers(0, 3, (8, 6))
+    if "ignore_class" in options:
+        labels[rng.random(labels.shape) < 0.4] = -1
+    weights = rng.uniform(0.1, 2.0, labels.shape).astype("float32")
+    weights[:3] *= 9
+    results = []
+    for accumulate in (1, 2):
+        keras.utils.set_random_seed(23)
+        inputs = keras.Input((None,), dtype="int32")
+        x = kt.TokenEmbedding(5, 6)(inputs)  # sets a mask
+        model = keras.Model(inputs, keras.layers.Dense(3)(x))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
+        model.compile(keras.optimizers.SGD(1.0), loss)
+        prepare(model, accumulate)
+        model.fit(ids, labels, 8 // accumulate, sample_weight=weights, shuffle=False, verbose=0)
+        results.append(model.get_weights())
+    assert model.steps_per_execution == 2 and prepare(model).steps_per_execution == 1
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
 @pytest.mark.parametrize("limit", LIMITS)
 def test_clip_equals_the_optimizer_and_leaves_overflow_to_the_loss_scale(limit):
     gradients = [keras.ops.array([3.0, -4.0]), keras.ops.array([0.1])]
