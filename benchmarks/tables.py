@@ -20,6 +20,7 @@ import fuzz_rows
 import kinds
 import kinds_speed
 import layers
+import recipe_rows
 import service_rows
 import serving
 import task_rows
@@ -198,6 +199,7 @@ TABLES = {
     "serving-random": lambda: measured(
         "serving_random", lambda report: serving.table(report["rows"])
     ),
+    "recipes": lambda: measured("recipes", recipe_rows.tables),
     "quantization": lambda: measured("quantization", firefox_rows.quantized),
     "student": lambda: measured("student", firefox_rows.student),
     "terms": lambda: measured("terms", terms_table),

@@ -71,7 +71,8 @@ class _Reader(html.parser.HTMLParser):
         self.tokens.append(Token(kind, name, keeps, self._place()))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._add("start", tag, ("translate", "no") in attrs)
+        wanted = dict(attrs).get("translate")
+        self._add("start", tag, wanted is not None and wanted.lower() == "no")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._add("empty", tag)

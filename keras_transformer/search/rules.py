@@ -45,7 +45,8 @@ class Rule(Constraint):
 class NoRepeatNgrams(Rule):
     """Forbids each token that would complete an n-gram of the hypothesis a second time.
 
-    Paulus et al. 2017 forbid trigrams. The prompt of a language model counts.
+    Paulus et al. 2017 forbid trigrams. The prompt of a language model counts, apart from its first
+    token, which is usually the begin token.
 
     Args:
         size: int, n, at least 1.
@@ -97,7 +98,8 @@ class RepetitionPenalty(Rule):
     """Makes tokens of the hypothesis less likely: positive logits are divided, others multiplied.
 
     Keskar et al. 2019, with the change for negative logits that most toolkits have. The prompt of a
-    language model counts. Scores include the penalty.
+    language model counts, apart from its first token, which is usually the begin token. Scores
+    include the penalty.
 
     Args:
         penalty: number above 0; above 1 makes repetition less likely. Defaults to 1.2.

@@ -1,6 +1,7 @@
 """Training that continues exactly where it stopped."""
 
 import logging
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from keras_transformer.training.checkpoints import (
     write_weights,
 )
 from keras_transformer.training.fit_call import FirstEpoch, Interrupt, SkippedBatches
-from keras_transformer.training.optimizers import build_optimizer
+from keras_transformer.training.optimizers import build_optimizer, inner_optimizer
 from keras_transformer.training.run_state import (
     attributes,
     configured_settings,
@@ -64,9 +65,10 @@ class TrainingCheckpoint(keras.callbacks.Callback):
     Ctrl-C (or SIGTERM) saves after the current update and then raises `KeyboardInterrupt`; a
     second one stops at once. During validation the first one waits for the end of the epoch.
 
-    Put it last in the list of callbacks, so that it saves the state of the others. On several
-    machines only the first one writes, and all of them read: share the folder. It needs the
-    TensorFlow backend.
+    Put it last in the list of callbacks, so that it saves the state of the others; only
+    `SwapEMAWeights(swap_on_epoch=True)`, which replaces the weights between two epochs, comes after
+    it. On several machines only the first one writes, and all of them read: share the folder. It
+    needs the TensorFlow backend.
 
     Args:
         folder: str or path of the folder to write, one for each run.
@@ -82,7 +84,8 @@ class TrainingCheckpoint(keras.callbacks.Callback):
     Raises:
         ValueError: `every` or `keep` below 1; another backend than TensorFlow; a model that is not
             built; a checkpoint of another model, of other settings, of other `stateful` callbacks
-            or, within an epoch, of other data; weights to be saved that are not finite.
+            or, within an epoch, of other data; weights to be saved that are not finite, or that
+            `SwapEMAWeights` has replaced by their average.
 
     Example:
 
@@ -135,6 +138,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         self._pending = None  # arrays and note of the checkpoint, until the first epoch
         self._skipped = None  # the first steps of the epoch, if it began before
         self._epochs = 0  # finished ones
+        self._last = None  # one of the weights after the last update, if the optimizer averages
         model._initial_epoch = None
         build_optimizer(model)
         newest = self.newest()
@@ -220,6 +224,8 @@ class TrainingCheckpoint(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         note_rate(self.model)
+        if (weight := self._averaged_weight()) is not None:
+            self._last = keras.ops.copy(weight)
         self._batch = batch + 1  # counted from 0
         due = self.every is not None and self._batch - self._saved_at >= self.every
         if due or self._interrupt.caught or self._stops_within_epoch():
@@ -229,6 +235,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         note_rate(self.model)
         self._skipped = None
+        self._refuse_averages()
         if self._stops_within_epoch():
             self._save_within_epoch()
         else:
@@ -250,6 +257,24 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         elif self._epochs:
             write_weights(final, model, {"epoch": self._epochs}, keep=1)
         self._stop_if_asked()
+
+    def _averaged_weight(self) -> keras.Variable | None:
+        """Returns the smallest trainable weight, or `None` if the optimizer has no averages."""
+        if not getattr(inner_optimizer(self.model.optimizer), "use_ema", False):
+            return None
+        return min(self.model.trainable_variables, key=lambda v: math.prod(v.shape), default=None)
+
+    def _refuse_averages(self) -> None:
+        last, self._last = self._last, None
+        if last is None or np.array_equal(
+            last, keras.ops.convert_to_numpy(self._averaged_weight())
+        ):
+            return
+        raise ValueError(
+            "The weights have changed since the last batch, and training cannot continue from an "
+            "average. Put SwapEMAWeights(swap_on_epoch=True), or what else replaces weights at the "
+            "end of an epoch, after TrainingCheckpoint in the list of callbacks."
+        )
 
     def _stops_within_epoch(self) -> bool:
         steps = self.params["steps"]  # `None` if unknown

@@ -25,6 +25,7 @@ COMMANDS = {
     "own_encoders",
     "pretrained",
     "quantization",
+    "recipes",
     "search",
     "service",
     "serving",

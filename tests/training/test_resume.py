@@ -87,6 +87,27 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, epoch, batch, accum
         np.testing.assert_allclose(values, history[name][-len(values) :], rtol=1e-6, err_msg=name)
 
 
+def test_averages_in_place_of_the_weights_come_after_the_checkpoint(tmp_path):
+    def run(model, *callbacks):
+        swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+        order = [kt.TrainingCheckpoint(tmp_path / "run"), swap, *callbacks]
+        model.fit(dataset(), epochs=3, verbose=0, shuffle=False, callbacks=order)
+
+    def averaging():
+        return make_model(use_ema=True, ema_momentum=0.5)
+
+    whole, resumed = averaging(), averaging()
+    swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    whole.fit(dataset(), epochs=3, verbose=0, shuffle=False, callbacks=[swap])
+    with pytest.raises(Crash):
+        run(averaging(), stop_at(1, 2, crash))
+    run(resumed)
+    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)  # Keras swaps by sums, which round
+    with pytest.raises(ValueError, match="SwapEMAWeights.* after TrainingCheckpoint"):
+        fit(averaging(), tmp_path / "other", keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
+
+
 @pytest.mark.parametrize(
     "validated",
     [

@@ -169,7 +169,7 @@ def test_words_move_with_their_tags(document, expected):
     ("kept", "rest", "turned"),
     [
         ("<ul><li translate=no>x y", "<li>a b</ul><p>c d", "<li>b a</ul><p>d c"),
-        ("<p translate=no>a b", "<p>c d", "<p>d c"),
+        ("<p TRANSLATE=No>a b", "<p>c d", "<p>d c"),
         ("<ul><li translate=no>x<ul><li>y z</ul>", "<li>a b</ul>c d", "<li>b a</ul>d c"),
         ("<div translate=no><div>a b</div>c d</div>", "e f", "f e"),
         ("<div translate=no><p>a b<b>c d</div>", "e f", "f e"),
