@@ -146,6 +146,7 @@ def main():
     parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
     parser.add_argument("--sentences", type=int, default=50_000, help="training sentences at most")
     parser.add_argument("--rate", type=float, default=3e-5)
+    parser.add_argument("--no-training", action="store_true", help="leave out the trained file")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     report = {
@@ -161,6 +162,8 @@ def main():
         for kind in FILES:
             model = None
             if kind == "int8, trained":
+                if args.no_training:
+                    continue
                 model, report["training"][name] = one.trained(args.rate)
             rows[kind] = one.row(kind, model)
             print(name, kind, rows[kind], flush=True)

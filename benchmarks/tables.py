@@ -201,6 +201,7 @@ TABLES = {
     ),
     "recipes": lambda: measured("recipes", recipe_rows.tables),
     "quantization": lambda: measured("quantization", firefox_rows.quantized),
+    "quantization-vnni": lambda: measured("quantization_vnni", firefox_rows.quantized),
     "student": lambda: measured("student", firefox_rows.student),
     "terms": lambda: measured("terms", terms_table),
     "training": lambda: measured("training", training_table),

@@ -58,9 +58,10 @@ class TrainingCheckpoint(keras.callbacks.Callback):
     change: `fit` then continues with the new one, and the line names both.
 
     The order of the data must depend only on the epoch. This holds for datasets of this package:
-    pass the dataset as `data`, and `fit` starts in the middle of an epoch at no cost. Other
-    datasets are read up to the position; one that shuffles must give the same order in the same
-    epoch. Within an epoch, changed data is an error.
+    pass the dataset as `data`, and `fit` starts in the middle of an epoch at no cost. Leave out
+    `steps_per_epoch`: epochs that are parts of a pass would continue elsewhere. Other datasets are
+    read up to the position; one that shuffles must give the same order in the same epoch. Within an
+    epoch, changed data is an error.
 
     Ctrl-C (or SIGTERM) saves after the current update and then raises `KeyboardInterrupt`; a
     second one stops at once. During validation the first one waits for the end of the epoch.
