@@ -230,11 +230,11 @@ def run(arguments: argparse.Namespace) -> None:
 
     import keras
 
-    from keras_transformer.text.tokenizer import Tokenizer
+    from keras_transformer.text.json_tokenizer import load_tokenizer
 
     model = keras.saving.load_model(arguments.model, compile=False)
     for name in chosen(arguments, ("tokenizer", "target_tokenizer")):
-        options[name] = Tokenizer.load(options[name])
+        options[name] = load_tokenizer(options[name])
     if arguments.format in WITH_SEARCH:
         options["search"] = chosen_search(arguments, model)
     options.setdefault("tokenizer", None)

@@ -54,6 +54,9 @@ CONSTRAINT_OPTIONS: Mapping[str, CallOption] = {
     "terms": CallOption("int32", 3, 0),
 }
 
+# Options of a call that may be at most the constructor's, with their smallest values.
+AT_MOST_DEFAULT: Mapping[str, int] = {"beam_width": 1, "top_k": 1, "no_repeat_ngram_size": 0}
+
 
 def check_number(
     value: Any, name: str, kind: type, lowest: float, highest: float = math.inf

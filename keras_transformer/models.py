@@ -232,8 +232,9 @@ class TransformerModel(DistributedModel):
             raise ValueError(f"enable_lora found no Dense layer with one of the names {names}.")
         if any(layer.lora_enabled for layer in chosen):
             raise ValueError(
-                "LoRA is already enabled. Saving merges its updates: save and load the model "
-                "first, or make a new model."
+                "LoRA is already enabled; a model from a file keeps it. For other updates merge "
+                "these: model.save_weights(path), and load_weights(path) in a new model of the "
+                "same arguments."
             )
         for layer in self._flatten_layers(include_self=False):
             layer.trainable = False

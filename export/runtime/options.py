@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.call_options import CALL_OPTIONS, CONSTRAINT_OPTIONS, check_option
+from keras_transformer.call_options import (
+    AT_MOST_DEFAULT,
+    CALL_OPTIONS,
+    CONSTRAINT_OPTIONS,
+    check_option,
+)
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.reader import Artefact
 from keras_transformer.padding import pad_rows
@@ -109,7 +114,7 @@ class OptionReader:
         if name in CALL_OPTIONS or name in CONSTRAINT_OPTIONS:
             check_option(name, value)
         most = self._entries[name]["default"]
-        least = {"beam_width": 1, "top_k": 1, "no_repeat_ngram_size": 0}.get(name)
+        least = AT_MOST_DEFAULT.get(name)
         if least is not None and most and not least <= value <= most:
             raise ValueError(f"`{name}` must be from {least} to {most}, as exported, got {value}.")
 

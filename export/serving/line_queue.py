@@ -1,8 +1,9 @@
 """A model's queue: divides the lines of requests into batches of similar length for free workers.
 
 A free worker takes the longest line of the request whose turn it is, and the waiting lines of any
-request that are most similar in length. The longest line determines the cost of a batch. Lines do
-not wait for a batch to fill, and requests take turns, so that a long one cannot delay short ones.
+request that are most similar in length. The longest line determines the cost of a batch. Lines
+hardly wait for a batch to fill, and requests take turns, so that a long one cannot delay short
+ones.
 Batches are not made ahead of time: the more lines wait, the less padding their batches need.
 
 Clients whose requests ended together send the next ones together. If fewer requests wait than a

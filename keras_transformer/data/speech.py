@@ -63,7 +63,8 @@ def speech_batches(
         seconds: float, length of a window; S is 100 times this. Longer recordings are left out.
             Defaults to 30.
         mels: int, M, the mel bands that the model reads. Defaults to 80; Whisper large-v3 has 128.
-        **options: other fields of `BatchOptions`, such as `shuffle`, `seed` and `batch_multiple`.
+        **options: `shuffle`, `seed`, `initial_epoch`, `batch_multiple` and `prefetch` of
+            `BatchOptions`.
 
     Returns:
         On TensorFlow a `tf.data.Dataset` with the attribute `batches`, a `Batches`; on other
@@ -71,7 +72,7 @@ def speech_batches(
 
     Raises:
         FileNotFoundError, ImportError: there is no such file, or PyAV is missing.
-        TypeError: a text is not a string.
+        TypeError: a text is not a string, or another option is passed.
         ValueError: numbers of sounds and texts differ, a file is not sound, the tokenizer lacks a
             token of Whisper, nothing is left, or an argument is out of its range.
 
@@ -81,6 +82,11 @@ def speech_batches(
     >>> model.fit(train, epochs=2)  # doctest: +SKIP
     """
     check_count("batch_size", batch_size)
+    if fixed := {"max_length", "bucket_boundaries", "static_shapes"} & options.keys():
+        raise TypeError(
+            f"speech_batches does not take {', '.join(sorted(fixed))}: it pads all recordings to "
+            "`seconds`. Leave it out."
+        )
     frames = round(seconds * FRAMES_PER_SECOND)
     check_count("100 * seconds", frames)
     check_counts_agree(sounds=sounds, texts=texts)

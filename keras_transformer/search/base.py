@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.call_options import CALL_OPTIONS, check_option
+from keras_transformer.call_options import AT_MOST_DEFAULT, CALL_OPTIONS, check_option
 from keras_transformer.decoding import START_IDS, Alignments, SearchModel
 from keras_transformer.search import loop
 from keras_transformer.search.constraints import Constraint, check_constraints, start_constraints
@@ -186,11 +186,12 @@ class Search(loop.StepSearch):
 
     def _check_call(self, options: Mapping[str, Any]) -> None:
         """Raises `ValueError` for numbers that do not fit the constructor's."""
-        for name in ("beam_width", "top_k"):
-            value, most = options.get(name), getattr(self, name, None)
-            if most and isinstance(value, Integral) and not 1 <= value <= most:
+        defaults = self.call_defaults
+        for name, least in AT_MOST_DEFAULT.items():
+            value, most = options.get(name), int(defaults.get(name, 0))
+            if most and isinstance(value, Integral) and not least <= value <= most:
                 raise ValueError(
-                    f"{name} of a call must be from 1 to the search's {most}, got {value}. "
+                    f"{name} of a call must be from {least} to the search's {most}, got {value}. "
                     f"Make a search with a larger {name}."
                 )
         least, most = options.get("min_length"), options.get("max_length")
