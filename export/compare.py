@@ -22,7 +22,7 @@ from keras_transformer.export.artefact.reader import Artefact, ArtefactError, re
 from keras_transformer.export.proof import run_exported
 from keras_transformer.export.staging import ExportError
 from keras_transformer.padding import pad_rows
-from keras_transformer.special_ids import BEGIN_ID, END_ID
+from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
 from keras_transformer.types import StrPath
 
 BATCH_SIZE = 50
@@ -103,7 +103,7 @@ def compare_with_keras(
     >>> print(compare_with_keras(model, "out/int8", lines))  # doctest: +SKIP
     """
     artefact = read_artefact(folder)
-    manifest, decode = artefact.manifest, artefact.target_tokenizer.decode
+    manifest = artefact.manifest
     _check(artefact, lines, references)
     scored = None if references is None else _scorer(references)
     search = getattr(searches, manifest["search"]["class_name"])
@@ -128,6 +128,14 @@ def compare_with_keras(
     keras_seconds = time.perf_counter() - begun
     cases = [{signature.SOURCE_IDS: batch, **seed} for batch in batches]
     found = run_exported(artefact.model_paths, cases, timed=True)
+    tokenizer = artefact.target_tokenizer
+
+    def served(rows: list[list[int]]) -> list[str]:
+        """Returns the texts that an artefact serves: unknown ids, nothing for blank lines."""
+        known = [[i if i < tokenizer.vocab_size else UNKNOWN_ID for i in row] for row in rows]
+        texts = zip(order, tokenizer.decode(known), strict=True)
+        return [text if lines[i].strip() else "" for i, text in texts]
+
     wanted = _best_rows(expected)
     given = _best_rows([outputs[signature.TOKEN_IDS] for outputs in found.outputs])
     same_texts = text_seconds = None
@@ -136,7 +144,7 @@ def compare_with_keras(
         case = {signature.TEXT: np.array(lines), **seed}
         (outputs,), text_seconds = run_exported([path], [case], extensions=True, timed=True)
         texts = outputs[signature.TEXTS][order, 0].tolist()
-        same_texts = sum(map(str.__eq__, texts, decode(wanted)))
+        same_texts = sum(map(str.__eq__, texts, served(wanted)))
     return Comparison(
         len(lines),
         sum(map(list.__eq__, wanted, given)),
@@ -144,8 +152,8 @@ def compare_with_keras(
         keras_seconds,
         found.seconds,
         text_seconds,
-        scored and scored(decode(wanted), order),
-        scored and scored(decode(given), order),
+        scored and scored(served(wanted), order),
+        scored and scored(served(given), order),
     )
 
 

@@ -143,10 +143,14 @@ def add_decoding(
         The names of both values.
     """
     table = nodes.string(*pieces(tokenizer, vocab_size))
-    words = nodes.add("Gather", table, signature.TOKEN_IDS)  # (B, W, T)
-    broken = _add_broken_bytes(nodes, tokenizer, vocab_size)
+    # One more text and token of padding: StringJoin crashes if there is none.
+    ids = nodes.add("Cast", signature.TOKEN_IDS, to=TensorProto.INT64)
+    ids = nodes.add("Pad", ids, np.array([0, 0, 0, 1, 0, 1]))
+    words = nodes.add("Gather", table, ids)  # (B + 1, W, T + 1)
+    broken = _add_broken_bytes(nodes, tokenizer, vocab_size, ids)
     words = nodes.add("Where", broken, nodes.string(signature.REPLACEMENT), words)
     text = nodes.add("StringJoin", words, nodes.string(""), np.array([2]), domain=CONTRIB)
+    text = nodes.add("Slice", text, np.array([0]), np.array([-1]), np.array([0]))  # (B, W)
     text = nodes.substitute(nodes.substitute(text, f"^{SPACE}", ""), SPACE, " ")
     width = nodes.add("Squeeze", nodes.add("Shape", scores, start=1))
     first = nodes.add("Less", nodes.add("Range", 0, width, 1), 1)  # (W,)
@@ -198,10 +202,12 @@ def byte_table(tokenizer: Tokenizer, vocab_size: int) -> list[tuple[int, int, in
     ]
 
 
-def _add_broken_bytes(nodes: Nodes, tokenizer: Tokenizer, vocab_size: int) -> str:
-    """Adds nodes that find invalid byte pieces; returns the name of a boolean (B, W, T)."""
+def _add_broken_bytes(nodes: Nodes, tokenizer: Tokenizer, vocab_size: int, ids: str) -> str:
+    """Adds nodes that find invalid byte pieces; returns the name of a boolean (B, W, T).
+
+    `ids` is the name of int64 ids (B, W, T).
+    """
     value, need, low, high = np.array(byte_table(tokenizer, vocab_size)).T
-    ids = nodes.add("Cast", signature.TOKEN_IDS, to=TensorProto.INT64)
     ids = nodes.add("Pad", ids, np.array([0, 0, REACH, 0, 0, REACH]))
     values = nodes.add("Gather", value, ids)
     byte, *following = (_shifted(nodes, values, shift) for shift in range(REACH + 1))

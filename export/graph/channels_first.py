@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from keras_transformer.export.graph.nodes import add_initializer, attribute
+from keras_transformer.export.graph.nodes import add_initializer, attribute, is_float32
 from keras_transformer.export.graph.shape_data import Dims
 from keras_transformer.export.graph.shapes import InferredShapes
 
@@ -86,6 +86,8 @@ class _ChannelsFirst:
         dims, axes = self._shapes.dims.get(node.inputs[0]) or (), attribute(node, "axes", ())
         space = list(range(1, len(dims) - 1))
         if not space or sorted(axis % len(dims) for axis in axes) != space:
+            return
+        if not is_float32(node.inputs[0]):
             return
         if node.outputs[0].is_graph_output() or (value := self.find(node.inputs[0])) is None:
             return

@@ -134,8 +134,9 @@ def convert(
     """
     inputs = [tensor.name for tensor in traced.inputs]
     outputs = [tensor.name for tensor in traced.structured_outputs.values()]
-    names = _unique(variable.path for variable in variables)
     order = sorted(traced.structured_input_signature[0][1])  # as TensorFlow flattens a dict
+    taken = {*order, *traced.structured_outputs}
+    names = _unique((variable.path for variable in variables), taken)
     renamed = dict(zip(inputs, names + order, strict=False))  # captured tensors keep their names
     renamed.update({tensor.name: name for name, tensor in traced.structured_outputs.items()})
     chosen = {id(variable) for variable in constants}
@@ -224,9 +225,12 @@ def _drop_element_shapes(graph: onnx.GraphProto) -> None:
                 _drop_element_shapes(attribute.g)
 
 
-def _unique(paths: Iterable[str]) -> list[str]:
-    """Makes paths unique, because a shared model may have two weights of one path."""
-    seen, names = {}, []
+def _unique(paths: Iterable[str], taken: Iterable[str]) -> list[str]:
+    """Makes paths unique, because a shared model may have two weights of one path.
+
+    They also differ from the names that inputs and outputs have `taken`.
+    """
+    seen, names = dict.fromkeys(taken, 1), []
     for path in paths:
         seen[path] = seen.get(path, 0) + 1
         names.append(path if seen[path] == 1 else f"{path}#{seen[path]}")

@@ -197,7 +197,7 @@ def remove_no_ops(graph: ir.Graph, shapes: InferredShapes) -> int:
             output.replace_all_uses_with(value)
             node.graph.remove(node, safe=True)
             changed += 1
-        elif node.op_type == "Gather" and (index := _wrapped_index(node.inputs[1])) is not None:
+        elif node.op_type == "Gather" and (index := _wrapped_index(node, shapes)) is not None:
             # Gather itself counts negative indices from the end.
             node.replace_input_with(1, index)
             changed += 1
@@ -235,14 +235,22 @@ def _dtype(value: ir.Value) -> ir.DataType | None:
     return ir.DataType.INT64 if top_k and value in top_k.outputs[1:] else value.dtype
 
 
-def _wrapped_index(value: ir.Value) -> ir.Value | None:
-    """Returns `i` if `value` is `where(i < 0, i + size, i)`, as Keras writes before a Gather."""
-    where = producer(value, "Where")
+def _wrapped_index(gather: ir.Node, shapes: InferredShapes) -> ir.Value | None:
+    """Returns `i` if a Gather reads `where(i < 0, i + size, i)`, as Keras writes before it.
+
+    `size` is the size of the axis that it reads; another number is the model's own.
+    """
+    where = producer(gather.inputs[1], "Where")
     if not where:
         return None
     below, shifted, index = where.inputs
     less, add = producer(below, "Less"), producer(shifted, "Add")
     if not less or not add or add.inputs[0] is not index or not is_number(less.inputs[1], 0):
+        return None
+    dims, added = shapes.dims.get(gather.inputs[0]), shapes.data.get(add.inputs[1])
+    if dims is None or added is None or added.size != 1:
+        return None
+    if added.flat[0] != dims[attribute(gather, "axis", 0)]:
         return None
     cast = producer(less.inputs[0], "Cast")  # integers are compared as int64
     compared = cast.inputs[0] if cast else less.inputs[0]

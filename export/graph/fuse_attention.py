@@ -19,6 +19,7 @@ from keras_transformer.export.graph.nodes import (
     all_nodes,
     attribute,
     integers,
+    is_float32,
     number,
     only_reader,
     other_input,
@@ -165,15 +166,27 @@ def _is_supported(attention: _Attention, shapes: InferredShapes) -> bool:
     heads, keys, values = _heads(shapes, attention.query), attention.keys, attention.values
     if heads is None or not attention.scale:  # the operator takes a scale of 0 as its default
         return False
+    if not is_float32(attention.query):
+        return False
+    rows = {shapes.dims[attention.query][0]}
     if (keys.new is None, keys.past is None) != (values.new is None, values.past is None):
         return False
     for sequence in (keys, values):
         dims = shapes.dims.get(sequence.whole) or ()
         ready = (dims[1], dims[3]) if len(dims) == 4 else None
+        rows.update(dims[:1])
+        # The operator also writes the keys with the past, at the place of the last node.
+        if sequence.past is not None and len(sequence.whole.uses()) > 1:
+            return False
         if heads != (ready if sequence.new is None else _heads(shapes, sequence.new)):
             return False
+    if len(rows) > 1 and 1 in rows:  # the operator does not broadcast along the batch
+        return False
     masks = [shapes.dims.get(mask) or () for mask in _masks(attention)]
     if any(len(dims) != 4 or dims[1] != 1 for dims in masks):  # one mask for all heads
+        return False
+    length = (shapes.dims.get(keys.whole) or (None,) * 4)[3 if keys.new is None else 2]
+    if attention.negative_bias is not None and masks[0][3] == 1 != length:
         return False
     return attention.visible is None or masks[-1][3] == 1
 

@@ -17,6 +17,7 @@ from keras_transformer.export.graph.nodes import (
     all_nodes,
     constant,
     has_graphs,
+    is_float32,
     only_reader,
     other_input,
 )
@@ -173,6 +174,8 @@ def _write_norm(
     """
     channels, rank = dims[1] if len(dims) > 2 else None, len(dims)
     scale = other_input(product, x)
+    if not is_float32(x):
+        return
     if not isinstance(channels, int) or not constants.is_per_channel(scale, channels, rank):
         return
     step = _channel_step(product, channels, rank, constants)

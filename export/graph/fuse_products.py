@@ -90,7 +90,10 @@ def flatten_networks(graph: ir.Graph, shapes: InferredShapes) -> None:
             continue
         x, weight = node.inputs
         add = only_reader(node.outputs[0], "Add")
-        if weight.const_value is None or not add or vector(add.inputs[1]) is None:
+        if weight.const_value is None or len(weight.const_value.shape) != 2 or not add:
+            continue
+        bias = vector(add.inputs[1])
+        if bias is None or list(bias.const_value.shape) != [weight.const_value.shape[1]]:
             continue
         activation = only_reader(add.outputs[0], *ACTIVATIONS)
         last = activation or add
@@ -100,7 +103,7 @@ def flatten_networks(graph: ir.Graph, shapes: InferredShapes) -> None:
         if x not in rows:
             target = add_initializer(graph, f"{node.name}/rows", np.array([-1, dims[2]]))
             rows[x] = tape.op("Reshape", [x, target])
-        y = tape.op("Gemm", [rows[x], weight, vector(add.inputs[1])])
+        y = tape.op("Gemm", [rows[x], weight, bias])
         y = tape.op(activation.op_type, [y], domain=activation.domain) if activation else y
         places, after = dims[:2], (*dims[:2], columns)
         if places not in targets:

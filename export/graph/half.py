@@ -89,7 +89,14 @@ def _float_values(graph: ir.Graph) -> set[ir.Value]:
     def is_float(value: ir.Value | None) -> bool:
         return value is not None and (value.dtype == FLOAT or value in floats)
 
-    for node in all_nodes(graph):
+    nodes = list(all_nodes(graph))
+    branches = [node for node in nodes if node.op_type == "If"]
+    for node in nodes + branches + nodes if branches else nodes:
+        if node.op_type == "If":  # its branches come after it
+            for branch in (node.attributes["then_branch"], node.attributes["else_branch"]):
+                pairs = zip(node.outputs, branch.value.outputs, strict=True)
+                floats.update(output for output, inner in pairs if is_float(inner))
+            continue
         if node.op_type == "Loop":
             body = node.attributes["body"].value
             for slot in zip(node.inputs[2:], body.inputs[2:], node.outputs, strict=False):

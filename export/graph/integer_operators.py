@@ -101,9 +101,11 @@ def _floor_divide(add: Writer, x: str, y: str) -> str:
     """
     if add.dtype(x) in FLOATS:
         return add("Floor", add("Div", x, y))
-    y = _not_zero(add, y)
+    divisor, y = y, _not_zero(add, y)
     cut = add("Div", x, y)
-    if _is_count(add.context, x):
+    if _is_count(add.context, x) and (
+        _is_count(add.context, divisor) or _is_positive(add, divisor)
+    ):
         return cut
     exact = add("Equal", add("Add", add("Mul", cut, y), add("Mod", x, y)), x)
     return add("Sub", cut, add("Cast", add("Not", exact), to=add.dtype(x)))
@@ -145,6 +147,11 @@ def _is_count(context: Any, value: str) -> bool:
         value, node = node.input[0], node.inputs[0]
     values = node is not None and node.type == "TopK" and value == node.output[0]
     return node is not None and node.type in COUNTS and not values
+
+
+def _is_positive(add: Writer, value: str) -> bool:
+    node = add.context.get_node_by_output(value)
+    return node is not None and node.is_const() and bool((node.get_tensor_value(False) > 0).all())
 
 
 def product(add: Writer, x: str, axes: Sequence[int], keepdims: int = 0) -> str:

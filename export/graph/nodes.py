@@ -109,3 +109,19 @@ def replace_node(node: ir.Node, tape: ir.tape.Tape, result: ir.Value) -> None:
     node.prepend(list(tape.nodes))
     substitute(node.outputs[0], result)
     node.graph.remove(node, safe=True)
+
+
+def is_float32(value: ir.Value) -> bool:
+    """Returns whether a value is float32, by its dtype or the dtypes that it comes from.
+
+    Values without a noted dtype have the dtype of their first input; an unknown one counts as
+    float32.
+    """
+    while value is not None and value.dtype is None:
+        node = value.producer()
+        if node is None or not node.inputs:
+            return True
+        if node.op_type == "Cast":
+            return node.attributes["to"].value == ir.DataType.FLOAT
+        value = node.inputs[0]
+    return value is None or value.dtype == ir.DataType.FLOAT

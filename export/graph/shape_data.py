@@ -183,6 +183,10 @@ def _slice(items: Array, *bounds: Array) -> Array | None:
     return items[start : stop : rest[1] if len(rest) == 2 else 1]
 
 
+# The largest int32.
+MOST = 2**31 - 1
+
+
 def _arithmetic(calculate: Callable[[Size, Size], Size]) -> Callable[[Array, Array], Array | None]:
     """Calculates with two sizes, each a scalar or the only entry of a vector."""
 
@@ -190,6 +194,8 @@ def _arithmetic(calculate: Callable[[Size, Size], Size]) -> Callable[[Array, Arr
         if left.size != 1 or right.size != 1:
             return None
         result = calculate(left.flat[0], right.flat[0])
+        if isinstance(result, int) and abs(result) > MOST:  # no size; the dtype may wrap it
+            return None
         return _array(result).reshape(max(left.shape, right.shape, key=len))
 
     return calculated

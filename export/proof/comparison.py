@@ -2,7 +2,7 @@
 
 | precision | error of a number | divided by |
 | --- | --- | --- |
-| float32 | the largest difference | the largest of the number's size, the output's spread and 1 |
+| float32 | the largest difference | the largest of the number's size, the spread and 0.01 |
 | others | the root mean square of the differences | the spread |
 
 The spread of an output is its standard deviation. The spread of a score is the standard deviation
@@ -39,6 +39,8 @@ COPY_TOLERANCE = 0.25
 ROUNDING = 1e-2
 # Two hypotheses whose scores differ by less may change places.
 TIE = 1e-4
+# Rounding of numbers around 1 may leave errors of TOLERANCES times this in smaller differences.
+SMALL = 1e-2
 # A number larger than this, and than TIMES the small numbers of its output, counts as a masking
 # constant, such as -1e9. It is compared relative to its own size.
 LARGE, TIMES = 1e3, 100
@@ -100,7 +102,7 @@ def _error(reference: Array, result: Array, exact: bool) -> float:
     usual = sizes <= max(LARGE, TIMES * small)
     spread = reference[usual].std() if usual.any() else 0.0
     if exact:
-        return float((gaps / np.maximum(np.maximum(1.0, spread), sizes)).max())
+        return float((gaps / np.maximum(max(SMALL, spread), sizes)).max())
     # The spread of equal numbers is only rounding.
     spread = max(spread, 1e-3 * sizes[usual].max(initial=0.0)) or 1.0
     errors = [gaps[usual] / spread, gaps[~usual] / sizes[~usual]]

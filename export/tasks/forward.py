@@ -107,7 +107,9 @@ class ForwardTask:
         return self._run(self.model, inputs)
 
     def _run(self, model: keras.Model, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        arranged = keras.tree.pack_sequence_as(model.input, [inputs[name] for name in self.specs])
+        # A `Sequential` of the user, unlike `self.model`, may have no `input`.
+        given = [inputs[name] for name in self.specs]
+        arranged = keras.tree.pack_sequence_as(self.model.input, given)
         return self._by_name(model(arranged, training=False))
 
     def _by_name(self, outputs: Any) -> dict[str, Any]:
