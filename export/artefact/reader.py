@@ -161,7 +161,7 @@ def _read_tokenizer(path: pathlib.Path, known: int | None) -> Tokenizer:
         tokenizer = load_tokenizer(path)
     except OSError as error:
         raise ArtefactError(_unreadable(path, error)) from error
-    except ValueError as error:
+    except (ImportError, ValueError) as error:
         raise ArtefactError(f"{path}: {error}") from error
     if known is not None and tokenizer.vocab_size > known:
         raise ArtefactError(

@@ -203,8 +203,9 @@ class Tags(NamedTuple):
     """The most likely tag of each word.
 
     Attributes:
-        words: tuple of str, as they were passed, or split at white space.
-        tags: tuple of str, one for each word.
+        words: tuple of str, as they were passed, or split at white space; empty for a model that
+            reads arrays.
+        tags: tuple of str, one for each word or step.
         probabilities: tuple of float, one for each tag.
         error: str or None.
     """
@@ -215,7 +216,9 @@ class Tags(NamedTuple):
     error: str | None = None
 
     def line(self) -> str:
-        """Returns words and tags, as `word/tag word/tag`."""
+        """Returns words and tags, as `word/tag word/tag`; tags alone if there are no words."""
+        if not self.words:
+            return " ".join(self.tags)
         return " ".join(map("/".join, zip(self.words, self.tags, strict=True)))
 
     def columns(self) -> dict[str, Any]:
@@ -311,12 +314,19 @@ Result: TypeAlias = Translation | Generation | Labels | Tags | Answer | Vector |
 
 
 def as_json(value: Any) -> str:
-    """Returns `value` as one line of JSON; arrays become lists, and `Details` objects."""
+    """Returns `value` as one line of JSON; arrays become lists, and `Details` objects.
+
+    Numbers of arrays that are not finite become `null`, because JSON has none.
+    """
     return json.dumps(value, ensure_ascii=False, default=_plain)
 
 
 def _plain(value: np.ndarray | Details) -> Any:
-    return value.columns() if isinstance(value, Details) else value.tolist()
+    if isinstance(value, Details):
+        return value.columns()
+    if value.dtype.kind == "f" and not np.isfinite(value).all():
+        value = np.where(np.isfinite(value), value, None)
+    return value.tolist()
 
 
 def fields(result: Any) -> dict[str, Any]:

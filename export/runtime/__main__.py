@@ -16,10 +16,17 @@ from keras_transformer.export.artefact.reader import read_task
 from keras_transformer.export.artefact.signature import ALIGNMENTS
 from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.console import LineProgress, abandon, tell
-from keras_transformer.export.runtime.lines import Format, format_result, iter_lines, stream_line
+from keras_transformer.export.runtime.lines import (
+    Format,
+    format_result,
+    iter_lines,
+    stream_line,
+    without_mark,
+)
 from keras_transformer.export.runtime.predictor import open_runner
 from keras_transformer.export.runtime.sound_command import add_options, given_options, transcribe
 from keras_transformer.text.glossary import Glossary
+from keras_transformer.text.tokenizer import Tokenizer
 
 # Options that only some tasks have. With other tasks they are an error.
 _TASKS = {
@@ -254,9 +261,15 @@ def _serve_lines(
         raise ValueError(
             "--alignments: this artefact has none; export it with a search that has alignments=True"
         )
+    kinds = {type(runner.tokenizer), type(runner.target_tokenizer)} if options.alignments else set()
+    if not kinds <= {Tokenizer}:
+        raise ValueError(
+            "--alignments: words need SentencePiece tokenizers, but this artefact has others; its "
+            "session returns the alignments of tokens"
+        )
     if not options.quiet:
         progress.say(f"running on {runner.provider}")
-    lines = progress.reading(iter_lines(source))
+    lines = without_mark(progress.reading(iter_lines(source)))
     sizes = options.tokens_per_batch, options.read_ahead
     results = runner.results(lines, options.seed, *sizes, **_search_options(options))
     if options.stream:

@@ -36,7 +36,7 @@ def find_alternatives(
         count: int, the maximum number of alternatives.
 
     Raises:
-        ValueError: the search allows no text with this prefix.
+        ValueError: the search allows no text with this prefix, or none that is so long.
     """
     ids = tokenizer.encode(prefix.rstrip(" "))
     found = _next_tokens(search, ids)
@@ -57,6 +57,11 @@ def find_alternatives(
     texts, text_scores = search([one for _, one in begun])
     words, alternatives = PieceWords(tokenizer), {}
     for (log_prob, one), best, score in zip(begun, texts[:, 0], text_scores[:, 0], strict=True):
+        if np.count_nonzero(best != PAD_ID) < len(one):
+            raise ValueError(
+                f"The prefix has {len(ids)} tokens, but the search writes fewer than {len(one)}. "
+                "Pass a shorter prefix, or export with a larger max_length."
+            )
         word = _word_at(tokenizer, words, best[best != PAD_ID], len(one) - 1)
         alternative = Alternative(word, log_prob, tokenizer.decode(best), float(score))
         alternatives.setdefault(word, alternative)

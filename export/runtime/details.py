@@ -36,6 +36,11 @@ class DetailsMaker:
                 has these outputs.
         """
         ids, source_ids = ids[ids != SPECIAL_IDS["pad"]], np.asarray(source_ids, int)
+        if (largest := ids.max(initial=0)) >= len(self._target.pieces):
+            raise ValueError(
+                f"the model wrote the id {largest}, but the tokenizer has "
+                f"{len(self._target.pieces)} ids"
+            )
         is_text = _is_text(ids)
         numbers = self._target.numbers(ids[is_text])
         count = int(numbers.max(initial=-1)) + 1

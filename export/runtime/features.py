@@ -68,7 +68,10 @@ class FeatureReader:
             length: int, number of frames.
         """
         while self._first + len(self._kept) < min(start + length, self.frames):
-            self._kept = np.concatenate([self._kept, next(self._blocks)])
+            block = next(self._blocks, None)
+            if block is None:
+                raise ValueError("The sound became shorter while it was read. Read it again.")
+            self._kept = np.concatenate([self._kept, block])
             self._drop(start)
         self._drop(start)
         found = self._kept[:length]

@@ -3,9 +3,10 @@
 All commands and services use these functions, so they treat unusual lines alike.
 """
 
+import codecs
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from keras_transformer.export.artefact.messages import shorten
@@ -36,6 +37,12 @@ def _too_long_line() -> bytes:
 
 def _is_too_long(line: bytes) -> bool:
     return len(line.removesuffix(b"\n").removesuffix(b"\r")) > MOST_LINE_BYTES
+
+
+def without_mark(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the lines of a file, without the byte order mark with which Windows begins it."""
+    for number, line in enumerate(lines):
+        yield line if number else line.removeprefix(codecs.BOM_UTF8)
 
 
 def check_length(line: str | bytes) -> None:
@@ -102,7 +109,7 @@ def format_result(number: int, result: Any, options: Format) -> bytes:
         rows = [f"{number}\t{score:.4f}\t{text}" for score, text in pairs]
     if options.alignments and not options.json:
         # A line without text, or with an error, has no details.
-        found = [details.pharaoh for details in result.details] or [""]
+        found = [details.pharaoh for details in result.details] or [""] * len(rows)
         rows = [f"{row}\t{pairs}" for row, pairs in zip(rows, found, strict=False)]
     return "".join(in_one_line(row) + "\n" for row in rows).encode("utf-8")
 

@@ -138,7 +138,7 @@ def terms_of_lines(
     Args:
         lines: iterable of str, or of bytes in UTF-8.
         glossary: `Glossary`, a mapping from source to target phrases, or the path of a file.
-        given: terms for all lines, or a list of terms for each. Defaults to `None`: none.
+        given: a term or terms for all lines, or a list of them for each. Defaults to `None`: none.
     """
     if not isinstance(glossary, Glossary):
         is_mapping = isinstance(glossary, Mapping)
@@ -147,6 +147,7 @@ def terms_of_lines(
     by_line = given if _depth(given) > 1 else itertools.repeat(given)
     for line, terms in zip(lines, by_line, strict=False):
         text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+        terms = [terms] if isinstance(terms, str) else terms
         yield [*terms, *glossary.terms(text)]
 
 

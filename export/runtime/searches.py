@@ -40,6 +40,19 @@ from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array
 
+# The outputs of a search that have an axis of hypotheses.
+BY_HYPOTHESIS = (
+    signature.TOKEN_IDS,
+    signature.SCORES,
+    signature.TOKEN_SCORES,
+    signature.ALIGNMENTS,
+)
+
+
+def _prompt_ids(row: Row) -> list[int]:
+    """Returns the ids of a prompt whose text shows; an end token would end the text there."""
+    return [token for token in row.inputs[signature.SOURCE_IDS] if token != END_ID]
+
 
 class TranslationMaker:
     """Makes a `Translation` from the hypotheses of a row: ids (W, T) and scores (W,)."""
@@ -69,7 +82,7 @@ class TranslationMaker:
             hint = "" if np.isnan(scores).any() else self._hint
             raise ValueError(f"the model gave the scores {scores.tolist()}{hint}")
         filled = scores > -np.inf  # -inf stands for a hypothesis that was not found
-        found = {name: array[filled] for name, array in outputs.items()}
+        found = {name: outputs[name][filled] for name in BY_HYPOTHESIS if name in outputs}
         token_ids, details = found.pop(signature.TOKEN_IDS), []
         if self._details is not None and found.keys() - {signature.SCORES}:
             source_ids = row.inputs.get(signature.SOURCE_IDS, ())
@@ -90,7 +103,7 @@ class GenerationMaker(TranslationMaker):
 
     def result(self, row: Row, outputs: dict[str, Array]) -> Generation:
         token_ids, scores, details = self._hypotheses(row, outputs)
-        prompt = row.inputs[signature.SOURCE_IDS]
+        prompt = _prompt_ids(row)
         full = self.texts(np.r_[prompt, ids] for ids in token_ids)
         (prompt_text,) = self.texts([prompt])
         rows = tuple(tuple(ids[ids != PAD_ID].tolist()) for ids in token_ids)
@@ -154,7 +167,7 @@ class SearchRunner(Runner):
         maker = self._result_maker
         if row is None:
             return maker.empty
-        prompt = row.inputs[signature.SOURCE_IDS] if with_prompt else []
+        prompt = _prompt_ids(row) if with_prompt else []
         text = GrowingText(lambda ids: maker.texts([ids])[0])
         if with_prompt:
             yield text.finish(*maker.texts([prompt]))

@@ -64,8 +64,8 @@ def read_blocks(sound: Sound) -> Iterator[Array]:
         name, size, source = "The sound", len(sound), io.BytesIO(sound)
         options = {"format_whitelist": UPLOADS, "protocol_whitelist": ""}
     else:
-        source = os.fspath(sound)
-        name = repr(source)
+        source = os.path.abspath(sound)  # FFmpeg reads a relative path with a colon as an address
+        name = repr(os.fspath(sound))
         if not os.path.isfile(source):
             raise FileNotFoundError(f"There is no file {name}.")
         size = os.path.getsize(source)

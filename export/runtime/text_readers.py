@@ -20,8 +20,10 @@ from keras_transformer.export.runtime.input_readers import (
     parse_json,
 )
 from keras_transformer.export.runtime.lines import text_of
-from keras_transformer.special_ids import BEGIN_ID, END_ID
+from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.text.corpora import encode_words
+
+PADDING = "the text contains the token of padding"
 
 
 class LineReader:
@@ -53,7 +55,9 @@ class LineReader:
             ids = [*self._begin, *tokens, *self._end]
             if len(ids) > self._most:
                 refused[index] = _too_long(ids, self._most)
-            elif tokens:
+            elif PAD_ID in ids:
+                refused[index] = PADDING
+            elif _has_text(tokens):
                 rows[index] = Row({signature.SOURCE_IDS: ids}, len(ids))
         return rows, refused
 
@@ -114,7 +118,7 @@ class TextReader(ItemReader):
             pieces, spans = self._encode(name, some)
             if len(pieces) > 1 and pieces[1][:1] == [BEGIN_ID]:  # BERT's row has one begin token
                 pieces[1:], spans = [row[1:] for row in pieces[1:]], spans[1:]
-            if not all(pieces):
+            if not all(map(_has_text, pieces)):
                 return None
             if name == signature.TARGET_IDS:
                 ids = [BEGIN_ID, *itertools.chain(*pieces)]
@@ -164,6 +168,11 @@ class WordReader(ItemReader):
         return self._row({self._name: ids}, len(ids), words=tuple(words), first_pieces=first_pieces)
 
 
+def _has_text(tokens: Sequence[int]) -> bool:
+    """Returns whether a text has a token besides the begin token that BERT's tokenizer adds."""
+    return any(token != BEGIN_ID for token in tokens)
+
+
 def _row_limit(artefact: Artefact, value: dict[str, Any]) -> int:
     """Returns the maximum number of ids in a row of an input, by its manifest entry."""
     most, size = artefact.manifest["limits"]["source_length"], value["axes"][-1]
@@ -171,9 +180,11 @@ def _row_limit(artefact: Artefact, value: dict[str, Any]) -> int:
 
 
 def _check_row(ids: list[int], most: int) -> list[int]:
-    """Returns the ids; raises `ValueError` if there are too many."""
+    """Returns the ids; raises `ValueError` if there are too many, or if one is padding."""
     if len(ids) > most:
         raise ValueError(_too_long(ids, most))
+    if PAD_ID in ids:
+        raise ValueError(PADDING)
     return ids
 
 

@@ -45,6 +45,11 @@ def test_the_likeliest_next_tokens_are_completed_by_the_search(translator, prefi
     assert translator.alternatives(LINE, prefix, count=2) == found[:2]
 
 
+def test_a_prefix_as_long_as_the_limit_is_refused(translator):
+    with pytest.raises(ValueError, match="the search writes fewer than"):
+        translator.alternatives(LINE, "a dog " * exports.MAX_LENGTH)
+
+
 def test_a_word_is_whole_if_the_next_token_continues_the_prefix(translator):
     found = translator.alternatives(LINE, "the do")
     assert found

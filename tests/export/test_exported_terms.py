@@ -11,6 +11,7 @@ from keras_transformer.export import export_saved_model
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.runtime.__main__ import main
+from keras_transformer.export.runtime.options import terms_of_lines
 from keras_transformer.export.runtime.session import open_session
 
 SEARCH = kt.BeamSearch(5, 0.6, constraints=[kt.Terms()])
@@ -66,6 +67,13 @@ LINES = ["a man 's hat , red .", "", "the Dog  runs", "two words"]
 
 
 @pytest.mark.full
+def test_a_text_is_one_term_beside_a_glossary():
+    found = list(terms_of_lines(["a hat", "no"], {"hat": "Hut"}, "rot"))
+    assert found == [["rot", "Hut"], ["rot"]]
+    found = list(terms_of_lines(["a hat", "no"], {"hat": "Hut"}, iter(["rot", ["neu"]])))
+    assert found == [["rot", "Hut"], ["neu"]]
+
+
 def test_translations_contain_terms_and_glossary_entries(tmp_path, monkeypatch, capfdbinary):
     translator = Translator(folder(), threads=1)
     free = Translator(exports.artefact(FREE), threads=1).translate(LINES)

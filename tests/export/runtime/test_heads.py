@@ -10,6 +10,7 @@ from helpers import head_artefacts
 from keras_transformer import export
 from keras_transformer.export.artefact import signature, task_heads
 from keras_transformer.export.artefact.manifest import seal, unseal
+from keras_transformer.export.artefact.results import Outputs, Translation
 from keras_transformer.export.artefact.rows import Passage, Row
 from keras_transformer.export.runtime import Predictor, Tags
 from keras_transformer.export.runtime.lines import Format, format_result
@@ -37,6 +38,18 @@ def test_tags_of_a_series_have_no_words():
     head = export.TokenClassification(["a", "b", "c"], from_logits=False)
     result = head.result(ROW, {"output": np.eye(3, dtype=np.float32)[[2, 0]]})
     assert result == Tags((), ("c", "a"), (1.0, 1.0))
+    assert result.line() == "c a"
+
+
+def test_hypotheses_without_details_all_have_a_line():
+    found = Translation(("a", "b"), (0.0, -1.0))
+    lines = format_result(1, found, Format(n_best=2, alignments=True)).splitlines()
+    assert lines == [b"1\t0.0000\ta\t", b"1\t-1.0000\tb\t"]
+
+
+def test_numbers_that_json_does_not_have_are_null():
+    masked = Outputs({"x": np.array([[-np.inf, 0.5], [np.nan, 1]], "float32")})
+    assert masked.line() == '{"x": [[null, 0.5], [null, 1.0]]}'
 
 
 def test_entity_tags_are_the_most_probable_valid_sequence():

@@ -5,6 +5,7 @@ import itertools
 import logging
 import pickle
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.rows import Row
 from keras_transformer.export.runtime import (
     ArtefactError,
     Generation,
@@ -23,6 +25,8 @@ from keras_transformer.export.runtime import (
     Translator,
     open_runner,
 )
+from keras_transformer.export.runtime.searches import GenerationMaker, TranslationMaker
+from keras_transformer.export.runtime.text_readers import LineReader
 from keras_transformer.special_ids import BEGIN_ID
 from keras_transformer.text.tokenizer import Tokenizer
 
@@ -212,6 +216,45 @@ def test_prompt_and_continuation_are_decoded_together(tokenizer, sampling, runne
     (result,) = runners["generate"].n_best(["two dogs run"])
     assert (result.texts[1], len(result.texts), result.error) == ("two dogs run", 2, None)
     assert result.full_texts[1] == tokenizer.decode([*ids, *ids])
+
+
+def test_lines_with_a_begin_token_only_are_blank_and_padding_is_refused():
+    class Letters:
+        """Adds a begin token, as BERT's does, drops "-", and reads "_" as padding."""
+
+        def encode(self, lines):
+            return [[2, *(0 if c == "_" else ord(c) for c in line if c != "-")] for line in lines]
+
+    limits = {"limits": {"source_length": 9}}
+    reader = LineReader(types.SimpleNamespace(tokenizer=Letters(), manifest=limits), end=[3])
+    rows, refused = reader.read(["a-", "--", "a_b", "b"])
+    assert {index: row.inputs["source_ids"] for index, row in rows.items()} == {
+        0: [2, 97, 3],
+        3: [2, 98, 3],
+    }
+    assert refused == {2: "the text contains the token of padding"}
+
+
+def test_an_end_token_in_a_prompt_does_not_hide_the_continuation(tokenizer):
+    artefact = types.SimpleNamespace(
+        tokenizer=tokenizer, target_tokenizer=tokenizer, manifest={"options": []}
+    )
+    first, second, more = tokenizer.encode(["two", "dogs", "run"])
+    row = Row({"source_ids": [2, *first, 3, *second]}, 4)
+    outputs = {"token_ids": np.array([[*more, 3]]), "scores": np.array([-1.0])}
+    result = GenerationMaker(artefact).result(row, outputs)
+    assert result.full_texts == ("two dogs run",)
+    assert result.full_text.removeprefix(result.prompt_text) == " run"
+
+
+def test_ids_beyond_the_tokenizer_are_an_error_beside_token_scores(tokenizer):
+    artefact = types.SimpleNamespace(
+        tokenizer=tokenizer, target_tokenizer=tokenizer, manifest={"options": []}
+    )
+    outputs = {"token_ids": np.array([[tokenizer.vocab_size, 3]]), "scores": np.array([-1.0])}
+    outputs["token_scores"] = np.zeros((1, 2))
+    with pytest.raises(ValueError, match="but the tokenizer has"):
+        TranslationMaker(artefact).result(Row({}, 0), outputs)
 
 
 def test_arrays_are_transcribed_in_any_batch(tokenizer, runners, caplog):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from keras_transformer.export.runtime.features import FeatureReader
 from keras_transformer.export.runtime.sound import SAMPLE_RATE, in_windows, read_blocks
 
 pytest.importorskip("av")
@@ -40,6 +41,22 @@ def test_formats_rates_and_channels(tmp_path, suffix, rate, channels, error):
     size = min(len(found), SECONDS * SAMPLE_RATE)
     gap = np.abs(found[:size] - tone(SAMPLE_RATE)[:size])[inner]
     assert gap.max() < error
+
+
+def test_a_relative_path_may_have_a_colon(tmp_path, monkeypatch):
+    soundfile.write(tmp_path / "at 10:30.wav", tone(8_000), 8_000)
+    monkeypatch.chdir(tmp_path)
+    assert len(read("at 10:30.wav")) > SAMPLE_RATE
+    with pytest.raises(FileNotFoundError, match="no file 'at 11:30.wav'"):
+        read("at 11:30.wav")
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_has_a_clear_error(tmp_path):
+    soundfile.write(tmp_path / "a.wav", tone(16_000), 16_000)
+    reader = FeatureReader(tmp_path / "a.wav", 5)
+    soundfile.write(tmp_path / "a.wav", tone(16_000)[:99_999], 16_000)
+    with pytest.raises(ValueError, match="became shorter while it was read"):
+        reader.window(0, reader.frames)
 
 
 def test_files_that_hold_no_sound_have_a_clear_error(tmp_path):
