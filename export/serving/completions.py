@@ -115,6 +115,7 @@ def _parse(models: Models, body: bytes) -> _Parsed:
     fields = {name: value for name, value in read_json(body).items() if value is not None}
     model = _model(models, fields.get("model"))
     prompts, stops = (_texts(name, fields.get(name, [])) for name in ("prompt", "stop"))
+    prompts = [f"{prompt}\n" for prompt in prompts]  # a line end, which the runtime removes
     models.admission.check_lines(len(prompts))
     if not prompts:
         raise Invalid("prompt is missing.")

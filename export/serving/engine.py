@@ -130,6 +130,7 @@ class Engine:
         self._failed: set[tuple[Any, ...]] | None = None
         self._failed_at = -RETRY_SECONDS
         self._current = self._open()
+        self._closed = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def describe(self) -> Description:
@@ -259,9 +260,12 @@ class Engine:
             return None
         return {(name, stat.st_ino, stat.st_mtime_ns, stat.st_size) for name, stat in found}
 
+    def close(self) -> None:
+        """Ends the thread that looks at the folder."""
+        self._closed.set()
+
     def _watch(self) -> None:
-        while True:
-            time.sleep(FOLDER_CHECK_SECONDS)
+        while not self._closed.wait(FOLDER_CHECK_SECONDS):
             self.reload()
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import socket
+import time
 from collections.abc import Callable, Sequence
 
 import uvicorn
@@ -12,6 +13,8 @@ from keras_transformer.export.serving.app import make_app
 from keras_transformer.export.serving.connections import Connection
 from keras_transformer.export.serving.grpc_v2 import make_server
 from keras_transformer.export.serving.models import Models
+
+CLOSING_SECONDS = 5  # at least, for responses that are being sent when the service stops
 
 
 class _Server(uvicorn.Server):
@@ -62,7 +65,7 @@ async def run_servers(
         log_level="error",
         server_header=False,
         date_header=False,
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=CLOSING_SECONDS,
         h11_max_incomplete_event_size=models.limits.header_bytes,
     )
     http = _Server(config)
@@ -75,7 +78,12 @@ async def run_servers(
             listening(port, grpc_port)
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait([stopped, serving], return_when=asyncio.FIRST_COMPLETED)
-        return await models.admission.drain(drain_seconds)
+        begun = time.monotonic()
+        answered = await models.admission.drain(drain_seconds)
+        # Slow clients may still read their responses.
+        left = drain_seconds - (time.monotonic() - begun)
+        config.timeout_graceful_shutdown = max(CLOSING_SECONDS, round(left))
+        return answered
     finally:
         http.should_exit = True
         await grpc.stop(grace=2)

@@ -159,10 +159,10 @@ class _Service:
 
     async def ModelReady(self, request: Any, context: Context) -> tensors.Fields:
         try:
-            self._models.get(request.name, request.version)
+            model = self._models.get(request.name, request.version)
         except Unknown:
             return {"ready": False}
-        return {"ready": self._models.ready}
+        return {"ready": self._models.is_ready(model)}
 
     async def ModelMetadata(self, request: Any, context: Context) -> tensors.Fields:
         return tensors.described(self._models.get(request.name, request.version))
@@ -202,7 +202,13 @@ def _fields(request: Any) -> tensors.Fields:
     ]
     return {
         "inputs": inputs,
-        "outputs": [{"name": output.name} for output in request.outputs],
+        "outputs": [
+            {
+                "name": output.name,
+                "parameters": {entry.key: None for entry in output.parameters},
+            }
+            for output in request.outputs
+        ],
         "parameters": {entry.key: _value(entry.value) for entry in request.parameters},
     }
 

@@ -54,7 +54,7 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
 
     async def model_ready(request: Request) -> Response:
         model = _model(models, request)
-        models.check_ready()
+        models.check_ready(model)
         return JSONResponse({"name": model.name, "ready": True})
 
     async def infer(request: Request, body: bytes, record: Record) -> Response:
@@ -144,8 +144,6 @@ def _binary_outputs(fields: tensors.Fields, names: list[str]) -> set[str]:
     binary = {name for name in names if default}
     for output in tensors.get_objects(fields, "outputs"):
         options = tensors.get_object(output, "parameters")
-        if "classification" in options or "shared_memory_region" in options:
-            raise Invalid("The only known parameter of an output is binary_data.")
         if "binary_data" in options:
             binary.discard(output["name"])
             binary |= {output["name"]} if options["binary_data"] is True else set()

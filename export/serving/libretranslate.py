@@ -115,7 +115,7 @@ def _parse(models: Models, content_type: str, body: bytes) -> _Parsed:
 
 
 def _fields(content_type: str, body: bytes) -> dict[str, Any]:
-    """Reads JSON or a form, whose field `q` may be repeated."""
+    """Reads JSON or a form. A repeated field becomes a list."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == _JSON:
         return read_json(body)
@@ -130,9 +130,10 @@ def _fields(content_type: str, body: bytes) -> dict[str, Any]:
         )
     except ValueError as error:
         raise Invalid(f"The form cannot be read ({type(error).__name__}).") from error
-    texts = [value for name, value in pairs if name == "q"]
-    fields: dict[str, Any] = dict(pairs)
-    return fields | {"q": texts} if len(texts) > 1 else fields
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        fields.setdefault(name, []).append(value)
+    return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
 
 
 def _model(models: Models, fields: dict[str, Any]) -> Model:

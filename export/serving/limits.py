@@ -11,6 +11,9 @@ P = ParamSpec("P")
 THREAD_BYTES = 2**16  # a request of at least this size is parsed on a thread
 TAKEN = 64 * 2**10  # bytes of a response that a client must take in `write_seconds`
 WINDOW = 512  # lines of a stream that are computed before more is read
+ROOM_SECONDS = 0.1  # between two attempts of a stream that waits for room in the queue
+NEW_TOKENS = 8192  # of a text, by the options of a request
+PADDED_CHARACTERS = 2**22  # of the words of a request, each as long as the longest
 GRPC_FIELDS = 100  # fields of a gRPC request beside its lines
 FORM_FIELDS = 1000  # fields of a form, files included
 # Largest values of `Limits`. gRPC takes numbers of 32 bits.

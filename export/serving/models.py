@@ -39,12 +39,12 @@ class Model:
     Args:
         name: str, as in addresses.
         pool: `Pool`, opened.
-        description: `Description` of what the pool serves.
+        description: `Description` of what the pool served first.
         limits: `Limits`.
         metrics: `Metrics`.
 
     Attributes:
-        name, pool, description: as above. A new artefact changes the description.
+        name, pool: as above.
         queue: `LineQueue`.
     """
 
@@ -53,7 +53,7 @@ class Model:
     ) -> None:
         self.name: str = name
         self.pool: Pool = pool
-        self.description: Description = description
+        self._description = description
         self._metrics, self._most_seconds = metrics, limits.deadline_seconds
         self.queue: LineQueue = LineQueue(
             self._run_batch, pool.measure, pool.workers, pool.batch_tokens, limits.waiting_lines
@@ -72,8 +72,13 @@ class Model:
         except TimeoutError as error:
             raise Late("The batch took longer than any request may.") from error
         self._metrics.batch_done(self.name, batch)
-        self.description = batch.description
+        self._description = batch.description
         return batch
+
+    @property
+    def description(self) -> Description:
+        """The `Description` of the artefact in use, or of the last batch if that is not known."""
+        return getattr(self.pool, "description", self._description)
 
     def checked_options(
         self, values: Mapping[str, Any], lines: int | None = None
@@ -132,9 +137,13 @@ class Models:
             and all(model.pool.ready for model in models)
         )
 
-    def check_ready(self) -> None:
-        """Raises `Unavailable` unless the service is `ready`."""
-        if not self.ready:
+    def is_ready(self, model: Model) -> bool:
+        """Returns whether requests are accepted, and this model has a worker that can compute."""
+        return not self.admission.draining and model.pool.ready
+
+    def check_ready(self, model: Model | None = None) -> None:
+        """Raises `Unavailable` unless the model is ready, or all models without `model`."""
+        if not (self.ready if model is None else self.is_ready(model)):
             raise Unavailable("The service is shutting down, or a model has no live worker.")
 
     def names(self) -> list[str]:

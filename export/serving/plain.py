@@ -18,9 +18,9 @@ from starlette.types import Receive, Scope, Send
 
 from keras_transformer.export.runtime.lines import Format, format_result
 from keras_transformer.export.serving.bodies import check_encoding, request_seconds, unless_gone
-from keras_transformer.export.serving.limits import WINDOW
+from keras_transformer.export.serving.limits import ROOM_SECONDS, WINDOW
 from keras_transformer.export.serving.models import Model, Models
-from keras_transformer.export.serving.refusals import Invalid, Refusal, TooLarge, TooSlow
+from keras_transformer.export.serving.refusals import Busy, Invalid, Refusal, TooLarge, TooSlow
 from keras_transformer.export.serving.request_log import Record
 
 _FORMATS = {"text": Format(), "json": Format(json=True)}
@@ -61,14 +61,24 @@ class _Lines:
         async for lines in stream.lines():
             for start in range(0, len(lines), WINDOW):
                 window = lines[start : start + WINDOW]
-                computing = self._models.answer(record, model, window, options, seconds)
-                results = await unless_gone(stream.reading, computing)
+                results = await self._results(stream, record, model, window, options, seconds)
                 rows = (
                     format_result(n, result, form) for n, result in enumerate(results, number + 1)
                 )
                 await stream.write(b"".join(rows))
                 number += len(window)
         await stream.write(b"", more=False)
+
+    async def _results(self, stream: "_Stream", record: Record, *request: Any) -> list[Any]:
+        """Returns the results of a window. A stream that has begun waits for room in the queue."""
+        while True:
+            try:
+                computing = self._models.answer(record, *request)
+                return await unless_gone(stream.reading, computing)
+            except Busy:
+                if not stream.started:
+                    raise
+                await unless_gone(stream.reading, asyncio.sleep(ROOM_SECONDS))
 
 
 def _options(query: QueryParams, model: Model) -> tuple[Format, dict[str, Any]]:

@@ -90,6 +90,7 @@ class LocalPool:
         self.batch_tokens: int = batch_tokens
         self.measure: Measure
         self._folder, self._options = folder, options
+        self._engine: Engine | None = None
         self._threads = concurrent.futures.ThreadPoolExecutor(workers, "batch")
         # Batches that still run although the queue has abandoned them.
         self._hanging: set[concurrent.futures.Future[BatchResult]] = set()
@@ -97,6 +98,11 @@ class LocalPool:
     @property
     def ready(self) -> bool:
         return len(self._hanging) < self.workers
+
+    @property
+    def description(self) -> Description:
+        """The `Description` of the artefact in use."""
+        return self._engine.describe()
 
     async def open(self) -> Description:
         return await asyncio.to_thread(self._open)
@@ -127,6 +133,8 @@ class LocalPool:
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._engine is not None:
+            self._engine.close()
 
 
 class RayPool:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_transformer.call_options import CALL_OPTIONS, CONSTRAINT_OPTIONS
+from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.signature import MOST_SEED, SEED
 from keras_transformer.export.runtime.options import terms_of_lines
 from keras_transformer.export.serving.engine import Description
+from keras_transformer.export.serving.limits import NEW_TOKENS, PADDED_CHARACTERS
 from keras_transformer.export.serving.line_queue import ByLine, Lines
 from keras_transformer.export.serving.refusals import Invalid
 from keras_transformer.text.glossary import Glossary
@@ -50,7 +52,9 @@ def _option(name: str, value: Any, dtype: str, rank: int, lines: int | None) -> 
     """Returns an option of a request: for all lines, or as `ByLine`."""
     if isinstance(value, str) and value.startswith("["):  # gRPC and addresses have no lists
         with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(value)
+            parsed = json.loads(value)
+            if rank < 2 or all(isinstance(item, (str, list)) for item in parsed):  # else a text
+                value = parsed
     inner = value[0] if isinstance(value, list) and value else None
     if rank and (isinstance(inner, list) or rank < 3 and isinstance(value, list)):
         if lines is None:
@@ -67,6 +71,12 @@ def _value(name: str, value: Any, dtype: str, rank: int) -> Any:
         texts = value if isinstance(value, list) else [value]
         if (rank == 2 and len(texts) != 1) or not all(isinstance(text, str) for text in texts):
             raise Invalid(f"{name} is {'a text' if rank == 2 else 'a list of texts'}.")
+        longest = max(map(len, texts), default=0)
+        if len(texts) * longest > PADDED_CHARACTERS:
+            raise Invalid(
+                f"{name} has {len(texts)} texts, one of them with {longest} characters. Their "
+                f"product is {PADDED_CHARACTERS} at most."
+            )
         return texts[0] if rank == 2 else texts
     kind = int if dtype.startswith("int") else float
     try:
@@ -75,6 +85,8 @@ def _value(name: str, value: Any, dtype: str, rank: int) -> Any:
         number = None
     if isinstance(value, bool) or number is None or not (isinstance(value, str) or number == value):
         raise Invalid(f"{name} is {'an integer' if kind is int else 'a number'}.")
+    if name in ("max_length", "min_length") and number > NEW_TOKENS:
+        raise Invalid(f"{name} is {NEW_TOKENS} at most, not {shorten(value)}.")
     return number
 
 

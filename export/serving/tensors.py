@@ -121,6 +121,9 @@ def _outputs(tensors: list[Fields]) -> list[str]:
     for name in names:
         if name not in OUTPUTS:
             raise Invalid(f"There is no output {shorten(name)}. There are: {', '.join(OUTPUTS)}.")
+    for tensor in tensors:
+        if get_object(tensor, "parameters").keys() & {"classification", "shared_memory_region"}:
+            raise Invalid("The only known parameter of an output is binary_data.")
     if len(tensors) > len(set(names)):
         raise Invalid("The request names an output twice.")
     return names or list(OUTPUTS)

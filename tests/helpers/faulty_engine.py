@@ -41,3 +41,6 @@ class FaultyEngine:
         replica = str(os.getpid())
         results = [threading.Lock() if item == "lock" else f"{item} {seed}" for item in items]
         return BatchResult(results, [1] * len(items), 0.0, self._description, replica)
+
+    def close(self):
+        pass

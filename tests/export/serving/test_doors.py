@@ -7,14 +7,17 @@ import socket
 import subprocess
 import time
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
 from helpers import artefacts
+from helpers.service_requests import grpc_call, grpc_infer
 from libretranslatepy import LibreTranslateAPI
 
 from keras_transformer.export.runtime import Generator, Translator
+from keras_transformer.export.serving.libretranslate import _fields
 
 LINES = [*artefacts.LINES, "", "  ", "two\0dogs", "x " * 100, "a dog 😀"]
 JSON = {"Content-Type": "application/json"}
@@ -182,6 +185,18 @@ def test_libretranslate_takes_lists_and_gives_alternatives(running, expected):
     assert answer["alternatives"] == [[result.texts[1]] for result in expected[:2]]
     status, answer = libretranslate(running, q="")
     assert (status, answer) == (200, {"translatedText": ""})
+
+
+def test_a_repeated_field_of_a_form_is_a_list():
+    fields = _fields("application/x-www-form-urlencoded", b"q=a&terms=Hut&terms=rot&source=en")
+    assert fields == {"q": "a", "terms": ["Hut", "rot"], "source": "en"}
+
+
+def test_grpc_refuses_parameters_of_outputs_as_http_does(running):
+    output = {"name": "text", "parameters": [{"key": "shared_memory_region"}]}
+    code, reason = grpc_call(running, grpc_infer(outputs=[output]))
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert "only known parameter of an output" in reason
 
 
 def test_libretranslate_keeps_tags_lines_and_sentences(running, expected):

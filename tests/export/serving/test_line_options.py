@@ -1,8 +1,11 @@
 """Options by line, and glossaries: every protocol returns the texts of `Translator`."""
 
+import asyncio
 import concurrent.futures
+import functools
 import json
 import time
+import types
 import urllib.parse
 
 import numpy as np
@@ -12,6 +15,10 @@ from helpers import exports, local_service
 
 import keras_transformer as kt
 from keras_transformer.export.runtime import Translator
+from keras_transformer.export.serving.engine import Description
+from keras_transformer.export.serving.plain import _Lines
+from keras_transformer.export.serving.refusals import Busy
+from keras_transformer.export.serving.request_options import checked_options
 
 SEARCH = kt.BeamSearch(5, 0.6, constraints=[kt.Terms()])
 LINES = ["a man 's hat , red .", "the Dog  runs", "two words"]
@@ -111,10 +118,42 @@ def test_requests_with_values_by_line_share_batches(door, translator):
         ({"glossary": "{"}, "glossary cannot be read"),
         ({"glossary": {"the dog": " "}}, "An entry needs a source and a target phrase"),
         ({"forbidden_words": ["x"]}, "en-de does not take forbidden_words"),
+        ({"max_length": 10**9}, "max_length is 8192 at most, not 1000000000"),
+        ({"terms": ["a"] * 5000 + ["a" * 5000]}, "Their product is 4194304 at most"),
     ],
 )
 def test_errors_name_the_invalid_option(door, parameters, message):
     assert message in infer(door, **parameters)
+
+
+def test_a_text_in_brackets_is_no_list():
+    description = Description("translate", "1", False, options={"terms": ("int32", 3)})
+    read = functools.partial(checked_options, "en-de", description, lines=None)
+    assert read({"terms": "[1]"}) == {"terms": ["[1]"]}
+    assert read({"terms": '["a", "b"]'}) == {"terms": ["a", "b"]}
+
+
+def test_a_stream_that_has_begun_waits_for_room_in_the_queue():
+    tries = []
+
+    async def answer(record, *request):
+        tries.append(request)
+        if len(tries) % 3:
+            raise Busy("full")
+        return ["done"]
+
+    async def run(started):
+        stream = types.SimpleNamespace(
+            started=started, reading=asyncio.create_task(asyncio.sleep(60))
+        )
+        try:
+            return await _Lines(types.SimpleNamespace(answer=answer))._results(stream, None, "x")
+        finally:
+            stream.reading.cancel()
+
+    assert asyncio.run(run(True)) == ["done"] and tries == [("x",)] * 3
+    with pytest.raises(Busy):
+        asyncio.run(run(False))
 
 
 def test_the_lines_protocol_takes_one_value_for_all_lines(door):

@@ -5,13 +5,14 @@ import contextlib
 import os
 import pathlib
 import signal
+import threading
 import time
 
 import pytest
 from helpers import faulty_engine
 
 from keras_transformer.export.ray_cluster import running_ray
-from keras_transformer.export.serving import pools
+from keras_transformer.export.serving import engine, pools
 from keras_transformer.export.serving.line_queue import LineQueue
 from keras_transformer.export.serving.pools import LocalPool, RayPool
 from keras_transformer.export.serving.refusals import Invalid, Refusal, WorkerLost
@@ -51,6 +52,17 @@ def using(request, monkeypatch, tmp_path):
 
     yield run
     faulty_engine.HANGING.set()
+
+
+def test_a_closed_pool_leaves_no_thread(monkeypatch, tmp_path):
+    monkeypatch.setattr(engine, "FOLDER_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(engine.Engine, "_open", lambda self: (None, None))
+    before = set(threading.enumerate())
+    one = engine.Engine(tmp_path)
+    (watching,) = set(threading.enumerate()) - before
+    one.close()
+    watching.join(5)
+    assert not watching.is_alive()
 
 
 def on_ray(test):
