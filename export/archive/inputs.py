@@ -6,7 +6,8 @@
 | `.jsonl`, `.ndjson` | the string under the column's name, in one JSON object per line |
 | anything else | a line of text |
 
-Text and JSON lines may be packed: `.gz` after the rest of the name. Only a newline ends a line.
+Capital letters in the names count as small ones. Text and JSON lines may be packed: `.gz` after the
+rest of the name. Only a newline ends a line.
 """
 
 import functools
@@ -19,13 +20,14 @@ import pathlib
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from keras_transformer.export.runtime.lines import check_length, iter_lines
+from keras_transformer.export.runtime.lines import check_length, iter_lines, without_mark
 from keras_transformer.types import StrPath
 
 
 def kind_of(path: StrPath) -> str:
     """Returns the kind of a file by its name: "text", "jsonl" or "parquet"."""
-    suffixes = [suffix for suffix in pathlib.Path(path).suffixes if suffix != ".gz"]
+    suffixes = pathlib.Path(os.fspath(path).lower()).suffixes
+    suffixes = [suffix for suffix in suffixes if suffix != ".gz"]
     last = suffixes[-1] if suffixes else ""
     return {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(last, "text")
 
@@ -79,7 +81,10 @@ def read(
     """
     kind = kind_of(path)
     if kind == "parquet":
-        found = _rows(_parquet(path, column), start, lines, column)
+        try:
+            found = _rows(_parquet(path, column), start, lines, column)
+        except OSError as error:  # PyArrow does not name the file
+            raise ValueError(f"{path}, rows from {start} on, cannot be read: {error}") from error
     elif _is_packed(path):
         try:
             found = _lines(_kept(path, os.stat(path).st_mtime_ns), start, lines)
@@ -94,6 +99,8 @@ def read(
             f"{path} has {len(found)} lines from {start} on where there were {lines}: it was cut "
             "off or replaced since the job was planned."
         )
+    if kind != "parquet" and start == 0:
+        found = list(without_mark(found))
     items: list[str | bytes] = []
     refused: dict[int, str] = {}
     for place, line in enumerate(found):
@@ -109,12 +116,17 @@ def read(
 
 
 def _is_packed(path: StrPath) -> bool:
-    return pathlib.Path(path).suffix == ".gz"
+    return pathlib.Path(path).suffix.lower() == ".gz"
 
 
 def _opened(path: StrPath) -> BinaryIO:
     """Opens a file, unpacked, with `tell` and `seek`."""
     if not _is_packed(path):
+        with open(path, "rb") as file:
+            start = file.read(4)
+        for first, ending in ((b"\x1f\x8b", ".gz"), (b"PAR1", ".parquet")):
+            if start.startswith(first):
+                raise ValueError(f"{path} is no text: rename it, so that it ends with {ending}.")
         return open(path, "rb")
     if not os.path.getsize(path):
         raise ValueError(f"{path} is not a whole gzip file: it has 0 bytes.")

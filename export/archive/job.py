@@ -102,6 +102,8 @@ def run_archive(
     """
     sizes = {"part_lines": part_lines, "batch_tokens": batch_tokens, "threads": threads}
     _check_arguments(format, workers, **sizes)
+    if gpus < 0:
+        raise ValueError(f"`gpus` must not be negative, got {gpus}.")
     with ray_settings(address):
         _check_installed()
     artefact, folder = pathlib.Path(artefact).absolute(), checked_path(folder).absolute()
@@ -166,6 +168,8 @@ def _check_task(manifest: dict[str, Any], seed: int | None) -> None:
         )
     if seed is not None and not _samples(manifest):
         raise ValueError("`seed` was passed, but this artefact draws no random numbers.")
+    if seed is not None and not 0 <= seed <= signature.MOST_SEED:
+        raise ValueError(f"`seed` must be from 0 to {signature.MOST_SEED}, got {seed}.")
 
 
 def _samples(manifest: dict[str, Any]) -> bool:
@@ -222,6 +226,13 @@ def _compute(
     context = DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(m.get("CPU", 0) >= threads and m.get("GPU", 0) >= gpus for m in machines):
+        found = [f"{m.get('CPU', 0):g} cores and {m.get('GPU', 0):g} GPUs" for m in machines]
+        raise ArchiveError(
+            f"No machine has room for a worker with {threads} cores and {gpus:g} GPUs. Ray found "
+            f"{'; '.join(found)}. Pass fewer."
+        )
     if workers is None:
         room = ray.cluster_resources()
         workers = int(room.get("CPU", 1) // threads)

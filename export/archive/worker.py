@@ -73,6 +73,11 @@ class Worker:
         if self._runner is None:
             options = {"threads": self._threads, "spinning": False}
             self._runner = open_runner(self._artefact, self._providers, **options)
+            if self._runner.manifest["checksum"] != self._options["artefact"]:
+                raise ArchiveError(
+                    f"{self._artefact} was replaced since the job was planned. Restore it, or "
+                    "start in another folder"
+                )
             self._runner.raises_machine_errors = True  # its parts stay missing
         per_token = len(self._runner.manifest["outputs"][0]["axes"]) > 2
         found = [read(p.path, p.start, p.lines, self._options["column"]) for p in parts]

@@ -64,6 +64,36 @@ def test_lines_end_with_a_newline_and_nothing_else(tmp_path):
     assert read(path, 11, 2, "text") == ([b"\n", b"last"], {})
 
 
+def test_names_in_capitals_and_byte_order_marks(tmp_path):
+    write(tmp_path, ".jsonl").rename(tmp_path / "IN.JSONL")
+    assert read(tmp_path / "IN.JSONL", 0, 1, "text") == (TEXTS[:1], {})
+    write(tmp_path, ".txt.gz").rename(tmp_path / "IN.TXT.GZ")
+    assert shown(read(tmp_path / "IN.TXT.GZ", 0, 1, "text")[0]) == TEXTS[:1]
+    path = tmp_path / "in.txt"
+    path.write_bytes(b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n")  # only the first one is no text
+    assert cut(path, 1, "text") == (2, [0, 5])
+    assert read(path, 0, 2, "text")[0] == [b"a\n", b"\xef\xbb\xbfb\n"]
+
+
+@pytest.mark.parametrize("kind", [".txt.gz", ".parquet"])
+def test_a_name_that_hides_the_format_is_refused(kind, tmp_path):
+    path = write(tmp_path, kind).rename(tmp_path / "in.txt")
+    with pytest.raises(
+        ValueError, match=f"in.txt is no text: .* ends with .*{kind[-2:]}"
+    ):
+        cut(path, 7, "text")
+
+
+def test_a_damaged_page_names_its_file(tmp_path):
+    path = write(tmp_path, ".parquet", [f"{i} and more text" for i in range(999)])
+    content = bytearray(path.read_bytes())
+    content[200:3000] = bytes(2800)
+    path.write_bytes(content)
+    assert cut(path, 500, "text")[0] == 999
+    with pytest.raises(ValueError, match="in.2.parquet, rows from 0 on, cannot be read"):
+        read(path, 0, 999, "text")
+
+
 def test_rows_that_hold_no_string_are_refused_one_by_one(tmp_path):
     path = tmp_path / "in.jsonl"
     rows = ['{"text": "a"}', "{", '{"other": "b"}', '{"text": 3}', "[" * 100000, '{"text": "c"}']
