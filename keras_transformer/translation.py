@@ -1,6 +1,7 @@
 """Translates lines of text with a Keras model, and writes translations to train a student."""
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -87,7 +88,9 @@ def distil(
     model (the fastest), or `functools.partial(translate, search, model, tokenizer)` of a Keras
     model, which may be an `Ensemble`.
 
-    If a run is interrupted, the same call continues after the last complete line of the file.
+    If a run is interrupted, the same call continues after the last complete line of the file. A
+    failure of the machine, such as too little memory, also interrupts a `Translator`, which
+    otherwise returns empty lines then.
 
     Args:
         translate: function that returns as many lines as it is passed.
@@ -99,8 +102,8 @@ def distil(
         Number of lines that this call wrote; 0 if the file was complete.
 
     Raises:
-        ValueError: `path` has more lines than `source`, or `translate` returns more or fewer lines
-            than it was passed.
+        ValueError: `path` has more lines than `source`, `translate` returns more or fewer lines
+            than it was passed, or `lines_per_call` is below 1.
 
     Example:
 
@@ -111,7 +114,9 @@ def distil(
     lines = source if isinstance(source, Sequence) and not isinstance(source, str) else None
     lines = read_lines(source) if lines is None else lines
     path = checked_path(path)
-    with open(path, "a+b") as file:
+    if lines_per_call < 1:
+        raise ValueError(f"lines_per_call must be at least 1, but it is {lines_per_call}.")
+    with open(path, "a+b") as file, _machine_errors(getattr(translate, "__self__", None)):
         file.seek(0)
         content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
@@ -134,3 +139,17 @@ def distil(
             file.write("".join(rows).encode())
             file.flush()
     return len(lines) - first
+
+
+@contextlib.contextmanager
+def _machine_errors(runner: Any) -> Iterator[None]:
+    """Makes a runner of `keras_transformer.export.runtime` raise errors of the machine."""
+    before = getattr(runner, "raises_machine_errors", None)
+    if before is None:
+        yield
+        return
+    runner.raises_machine_errors = True
+    try:
+        yield
+    finally:
+        runner.raises_machine_errors = before

@@ -132,6 +132,7 @@ class Batches(keras.utils.PyDataset):
         self.batches_per_epoch: int = plan.batches_per_epoch
         self.epoch: int = 0
         settings: dict[str, Any] = {"batches": plan.batches_per_epoch, "tokens": report.tokens}
+        settings["content"] = plan.digest
         for name in ("tokens_per_batch", "batch_multiple", "shuffle", "seed"):
             settings[name] = int(getattr(plan.options, name))
         self.settings: dict[str, Any] = settings

@@ -25,6 +25,7 @@ from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID
 from keras_transformer.text.corpora import checked_strings, read_parallel
 from keras_transformer.text.json_tokenizer import AnyTokenizer
+from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Ids, StrPath
 
 
@@ -213,11 +214,24 @@ def piece_span(
             f"{name} is ({begin}, {end}), which is no part of its passage of {len(text)} "
             "characters. Give begin and end so that passage[begin:end] is the answer."
         )
-    spans = np.array(tokenizer.encode_with_spans(text)[1])
+    ids, found = tokenizer.encode_with_spans(text)
+    spans = np.array(found, int).reshape(-1, 2)
     within = np.flatnonzero((spans[:, 1] > begin) & (spans[:, 0] < end))
     if not len(within):
         raise ValueError(f"{name}, ({begin}, {end}), has no piece: the tokenizer drops its text.")
-    return within[0], within[-1]
+    first, place = within[0], spans[within[0], 0]
+    # Of the bytes of a character, only the last has a span that is not empty.
+    while (
+        first
+        and spans[first - 1].tolist() == [place, place]
+        and _is_byte(tokenizer, ids[first - 1])
+    ):
+        first -= 1
+    return first, within[-1]
+
+
+def _is_byte(tokenizer: AnyTokenizer, token: int) -> bool:
+    return isinstance(tokenizer, Tokenizer) and tokenizer.pieces[token].startswith("<0x")
 
 
 def _collate_answers(

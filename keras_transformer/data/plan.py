@@ -3,6 +3,7 @@
 Shapes: B batch, N examples of the data set.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -111,6 +112,7 @@ class BatchPlan:
 
     Attributes:
         batches_per_epoch: int, the same for every epoch.
+        digest: str, differs for other examples, another order of them, or other buckets.
 
     Raises:
         ValueError: an example is longer than `options.longest`.
@@ -140,6 +142,19 @@ class BatchPlan:
             # One more batch per bucket, so that an epoch with longer rows needs no larger batches.
             # Few examples do not fill them: the last number holds for any lengths.
             self.batches_per_epoch = min(self.batches_per_epoch + len(buckets), self._most_batches)
+        self.digest: str = self._digest(drawn)
+
+    def _digest(self, drawn: Ids) -> str:
+        """Returns a hash of the examples, in their order, and of the buckets."""
+        columns = self.examples.columns.values()
+        parts = [part for column in columns for part in (column.values, column.starts)]
+        parts += [self.examples.lengths, drawn, self._boundaries]
+        if self.examples.labels is not None:
+            parts.append(self.examples.labels)
+        digest = hashlib.blake2b(digest_size=16)
+        for part in parts:
+            digest.update(np.ascontiguousarray(part))
+        return digest.hexdigest()
 
     def iterate(self, epoch: int, batch: int = 0) -> Iterator[Any]:
         """Yields an epoch's batches, as arrays, from number `batch` on.

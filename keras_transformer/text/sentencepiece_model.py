@@ -35,7 +35,8 @@ def train_model(
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
+            # SentencePiece silently leaves out lines with this character, which it uses itself.
+            sentence_iterator=(line.replace("\u2585", " ") for line in lines),
             model_writer=model,
             vocab_size=vocab_size,
             model_type=model_type,

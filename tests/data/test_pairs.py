@@ -62,9 +62,20 @@ def test_answer_pieces_cover_the_answer_and_no_more(tokenizer, answer):
     first, last = piece_span(tokenizer, PASSAGE, (begin, begin + len(answer)))
     spans = tokenizer.encode_with_spans(PASSAGE)[1]
     assert answer in PASSAGE[spans[first][0] : spans[last][1]]
-    assert spans[first][1] > begin and spans[last][0] < begin + len(answer)
+    # A character of several bytes has one piece with a span, the last one.
+    assert spans[first][1] > begin or spans[first] == (begin, begin)
+    assert spans[last][0] < begin + len(answer)
     assert all(end <= begin for _, end in spans[:first])
     assert all(start >= begin + len(answer) for start, _ in spans[last + 1 :])
+
+
+def test_an_answer_that_begins_with_bytes_has_all_of_them(tokenizer):
+    text = "a 😀 hat"
+    first, last = piece_span(tokenizer, text, (2, 3))
+    assert tokenizer.decode(tokenizer.encode(text)[first : last + 1]).strip() == "😀"
+    folded = Tokenizer.train(["a hat"] * 3, 280, normalization="nmt_nfkc", hard_vocab_limit=False)
+    with pytest.raises(ValueError, match="has no piece: the tokenizer drops its text"):
+        piece_span(folded, "\u200b", (0, 1))
 
 
 @pytest.mark.parametrize(("one_row", "name"), [(True, "source_ids"), (False, "second_ids")])

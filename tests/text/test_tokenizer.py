@@ -36,6 +36,11 @@ def test_lines_have_the_same_ids_alone_and_in_a_list(tokenizer, count):
     assert len(tokenizer.encode(lines)) == count
 
 
+def test_lines_with_the_trainers_own_character_count():
+    tokenizer = Tokenizer.train(["a red hat", "\u2585 zebra"], 400, hard_vocab_limit=False)
+    assert any("z" in piece for piece in tokenizer.pieces[260:])
+
+
 def test_short_lines_are_enough_for_training():
     tokenizer = Tokenizer.train(["ja", "no", "\u65e5\u672c"], 300, hard_vocab_limit=False)
     assert tokenizer.decode(tokenizer.encode("noja")) == "noja"

@@ -317,6 +317,16 @@ def test_signals_are_caught_in_fit_only(tmp_path):
 # Refused changes
 
 
+@pytest.mark.parametrize("options", [{"lines": LINES[::-1]}, {"bucket_boundaries": [3, 6]}])
+def test_a_run_with_other_data_is_refused_within_an_epoch(tmp_path, options):
+    before, after = pairs(), pairs(**options)
+    numbers = [dict(one.batches.settings, content=None) for one in (before, after)]
+    assert "lines" not in options or numbers[0] == numbers[1]
+    fit_until(1, 1, make_translator(), tmp_path / "run", data=before, every=1)
+    with pytest.raises(ValueError, match="saved within an epoch of other data: .*content was"):
+        fit(make_translator(), tmp_path / "run", data=after, every=1)
+
+
 def test_run_with_other_settings_is_refused(tmp_path):
     fit(make_model(), tmp_path, epochs=1)
     for changed, message in (
