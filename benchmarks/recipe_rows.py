@@ -31,9 +31,8 @@ def tables(report):
         for precision in runs[0]["bleu"]:
             scores = [run["bleu"][precision] for run in runs]
             cells = [spread([score[part] for score in scores]) for part in scores[0]]
-            cells.append(None)
-            if precision != "float32":  # of test.2016, which has 1,000 sentences
-                cells[-1] = f"{spread([run['equal']['test.2016'] / 10 for run in runs])} %"
+            equal = [run["equal"][precision]["test.2016"] / 10 for run in runs]  # of 1,000
+            cells.append(f"{spread(equal)} %")
             costs = [runs[0]["epochs"], f"{statistics.mean(run['minutes'] for run in runs):.0f}"]
             rows.append([recipe, ", ".join(names), precision, *cells, *costs])
     parts = [workers.table(HEADS, rows)]

@@ -5,8 +5,8 @@
     python benchmarks/recipes.py --data DATA --runs RUNS --output benchmarks/results/recipes.json
 
 RUNS has a folder RECIPE-SEED for each finished run. Its model translates the validation set and
-both test sets with ONNX Runtime, in float32 and in int8, with the search that the run chose on the
-validation set. Two recipes of one seed are compared by sacreBLEU's paired bootstrap (1,000
+both test sets with ONNX Runtime, in float32, int8 and int16x8, with the search that the run chose
+on the validation set. Two recipes of one seed are compared by sacreBLEU's paired bootstrap (1,000
 samples).
 
 Results that the output file has already stay there. So runs of several machines can share a file.
@@ -31,7 +31,7 @@ from keras_transformer.export.runtime import Translator
 from keras_transformer.text.corpora import read_parallel
 
 SETS = ("valid", "test.2016", "test.2017")
-PRECISIONS = ("float32", "int8")
+PRECISIONS = ("float32", "int8", "int16x8")
 
 
 def text(data, name):
@@ -66,8 +66,8 @@ def measured(args):
                 score = metric().corpus_score(found, [references]).score
                 row["bleu"][precision][name] = round(score, 3)
                 wanted = row["texts"].setdefault(name, found)  # float32 comes first
-                if precision != PRECISIONS[0]:
-                    row["equal"][name] = sum(map(str.__eq__, found, wanted))
+                equal = row["equal"].setdefault(precision, {})
+                equal[name] = sum(map(str.__eq__, found, wanted))
     return row
 
 

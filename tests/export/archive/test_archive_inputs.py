@@ -78,9 +78,7 @@ def test_names_in_capitals_and_byte_order_marks(tmp_path):
 @pytest.mark.parametrize("kind", [".txt.gz", ".parquet"])
 def test_a_name_that_hides_the_format_is_refused(kind, tmp_path):
     path = write(tmp_path, kind).rename(tmp_path / "in.txt")
-    with pytest.raises(
-        ValueError, match=f"in.txt is no text: .* ends with .*{kind[-2:]}"
-    ):
+    with pytest.raises(ValueError, match=f"in.txt is no text: .* ends with .*{kind[-2:]}"):
         cut(path, 7, "text")
 
 
