@@ -78,7 +78,7 @@ class Model:
     @property
     def description(self) -> Description:
         """The `Description` of the artefact in use, or of the last batch if that is not known."""
-        return getattr(self.pool, "description", self._description)
+        return getattr(self.pool, "in_use", self._description)
 
     def checked_options(
         self, values: Mapping[str, Any], lines: int | None = None

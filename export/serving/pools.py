@@ -100,7 +100,7 @@ class LocalPool:
         return len(self._hanging) < self.workers
 
     @property
-    def description(self) -> Description:
+    def in_use(self) -> Description:
         """The `Description` of the artefact in use."""
         return self._engine.describe()
 

@@ -25,13 +25,13 @@ COMMANDS = {
     "own_encoders",
     "pretrained",
     "quantization",
-    "recipes",
     "search",
     "service",
     "serving",
     "student",
     "terms",
     "training",
+    "training_recipes",
 }
 
 

@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from keras_transformer.export.archive import plan
 from keras_transformer.export.archive.worker import Worker
+from keras_transformer.export.artefact.reader import read_artefact
 
 WORDS = "a man rides a bicycle . two dogs run along the beach ein mann fährt".split()
 # Options of a plan.
@@ -23,6 +24,11 @@ OPTIONS = {
     "batch_tokens": 2048,
     "seed": None,
 }
+
+
+def options_of(artefact, **options):
+    """Returns options of a plan for an artefact."""
+    return OPTIONS | {"artefact": read_artefact(artefact).manifest["checksum"]} | options
 
 
 def lines(count, seed=0):
@@ -56,7 +62,7 @@ def rows(folder):
 def answer(folder, artefact, paths, together=1, **options):
     """Runs all parts of a job in one worker, `together` at a time. Returns the plan."""
     folder.mkdir(exist_ok=True)
-    made = plan.make_plan({**OPTIONS, **options}, paths)
+    made = plan.make_plan(options_of(artefact, **options), paths)
     worker = Worker(artefact, folder, made.options, None, 1)
     parts = made.parts()
     for begin in range(0, len(parts), together):

@@ -38,6 +38,14 @@ def test_parts_answered_together_equal_parts_answered_alone(
         assert (out / path.name).read_bytes() == path.read_bytes()
 
 
+def test_a_worker_refuses_another_artefact_than_the_planned_one(translator, inputs, tmp_path):
+    made = plan.make_plan(archives.OPTIONS, inputs)
+    worker = Worker(translator, tmp_path, made.options, None, 1)
+    done = worker(archives.as_row(made.parts()[:1]))
+    assert "was replaced since the job was planned" in done["failure"]
+    assert not archives.parts(tmp_path)
+
+
 def test_existing_parts_of_a_group_are_left_alone(translator, inputs, tmp_path):
     out = tmp_path / "out"
     made = archives.answer(out, translator, inputs, together=4)
@@ -56,7 +64,7 @@ def test_existing_parts_of_a_group_are_left_alone(translator, inputs, tmp_path):
 def test_after_a_death_parts_are_answered_one_by_one(translator, inputs, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    made = plan.make_plan(archives.OPTIONS, inputs)
+    made = plan.make_plan(archives.options_of(translator), inputs)
     parts = made.parts()
     for part, tries in zip(parts[:3], (1, 1, MOST_TRIES), strict=True):
         (out / f".{part.name}{TRIES_ENDING}").write_bytes(b"x" * tries)

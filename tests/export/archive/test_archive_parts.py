@@ -144,7 +144,7 @@ def test_parts_and_errors_are_flushed_to_the_disk(translator, inputs, tmp_path, 
 
 def test_a_part_is_answered_at_its_last_try(translator, inputs, tmp_path):
     (tmp_path / "out").mkdir()
-    made = plan.make_plan(archives.OPTIONS, inputs)
+    made = plan.make_plan(archives.options_of(translator), inputs)
     part = made.parts()[1]
     tries = tmp_path / "out" / f".{part.name}{TRIES_ENDING}"
     tries.write_bytes(b"x" * (MOST_TRIES - 1))
@@ -155,7 +155,7 @@ def test_a_part_is_answered_at_its_last_try(translator, inputs, tmp_path):
 def test_a_part_that_kills_workers_repeatedly_ends_the_job(translator, inputs, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    made = plan.make_plan(archives.OPTIONS, inputs)
+    made = plan.make_plan(archives.options_of(translator), inputs)
     part = made.parts()[1]
     (out / f".{part.name}{TRIES_ENDING}").write_bytes(b"x" * MOST_TRIES)
     worker = Worker(translator, out, made.options, None, 1)
@@ -165,7 +165,7 @@ def test_a_part_that_kills_workers_repeatedly_ends_the_job(translator, inputs, t
 
 def test_a_file_that_changes_while_the_job_runs_is_refused(translator, inputs, tmp_path):
     (tmp_path / "out").mkdir()
-    made = plan.make_plan(archives.OPTIONS, inputs)
+    made = plan.make_plan(archives.options_of(translator), inputs)
     worker = Worker(translator, tmp_path / "out", made.options, None, 1)
     (tmp_path / "b.txt").write_bytes(b"another\n")
     with pytest.raises(ArchiveError, match="b.txt has changed since the job was planned: 2 bytes"):
@@ -177,7 +177,7 @@ def test_a_file_that_changes_while_the_job_runs_is_refused(translator, inputs, t
 
 def test_a_worker_reports_its_failure_and_does_not_raise(translator, inputs, tmp_path):
     (tmp_path / "out").mkdir()
-    made = plan.make_plan(archives.OPTIONS, inputs)
+    made = plan.make_plan(archives.options_of(translator), inputs)
     worker = Worker(translator, tmp_path / "out", made.options, ["NoProvider"], 1)
     done = worker(archives.as_row(made.parts()[:1]))
     assert done["lines"] == 0 and done["failure"].startswith("ProviderError: NoProvider is not in")
@@ -192,7 +192,7 @@ def test_parts_stay_missing_when_the_machine_fails(translator, tmp_path, togethe
 
     (tmp_path / "out").mkdir()
     path = archives.write_text(tmp_path / "c.txt.gz", archives.lines(40))
-    options = {**archives.OPTIONS, "part_lines": 10}
+    options = archives.options_of(translator, part_lines=10)
     made = plan.make_plan(options, plan.find_inputs([path]))
     worker = Worker(translator, tmp_path / "out", made.options, None, 1)
     first, *rest = made.parts()

@@ -2,7 +2,8 @@
 
     python examples/translate.py --data multi30k-bpe --undo-bpe --bleu-tokenize none \
         --dtype mixed_bfloat16 --seed 1 --output RUNS/plain-1
-    python benchmarks/recipes.py --data DATA --runs RUNS --output benchmarks/results/recipes.json
+    python benchmarks/training_recipes.py --data DATA --runs RUNS \
+        --output benchmarks/results/recipes.json
 
 RUNS has a folder RECIPE-SEED for each finished run. Its model translates the validation set and
 both test sets with ONNX Runtime, in float32, int8 and int16x8, with the search that the run chose
