@@ -1,21 +1,24 @@
 """The engine of a model: one artefact with its sessions, which computes batches in any thread."""
 
+import collections
 import contextlib
 import dataclasses
 import itertools
 import logging
 import os
 import pathlib
+import pickle
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from keras_transformer.export.artefact.signature import MANIFEST_FILE
+from keras_transformer.export.artefact.signature import MANIFEST_FILE, SEED
 from keras_transformer.export.artefact.transcripts import Segment
 from keras_transformer.export.runtime import ArtefactError, Generator, open_runner
 from keras_transformer.export.runtime.features import FRAMES_PER_SECOND
+from keras_transformer.export.serving.line_queue import ByLine
 from keras_transformer.export.serving.refusals import FAILED, Invalid, Refusal
 from keras_transformer.types import StrPath
 
@@ -144,7 +147,9 @@ class Engine:
 
         Args:
             items: lines.
-            options: options of the search, and `seed` of an artefact that samples.
+            options: options of the search, and `seed` of an artefact that samples. Without it,
+                equal lines get different samples, because they may come from several requests. A
+                `ByLine` has a value for each line.
 
         Raises:
             Invalid: the model does not read such lines.
@@ -155,7 +160,18 @@ class Engine:
             # Results hold no lengths. The metrics need them, so the lines are tokenised twice.
             lengths = runner.lengths(items)
             sizes = {"tokens_per_batch": self._most_tokens, "read_ahead": max(1, len(items))}
-            results = list(runner.results(items, **sizes, **(options or {})))
+            options, calls = options or {}, [list(range(len(items)))]
+            if description.samples and SEED not in options:
+                calls = _without_equal_lines(items)
+            results: list[Any] = [None] * len(items)
+            for call in calls:
+                call_options = {
+                    name: [value[i] for i in call] if isinstance(value, ByLine) else value
+                    for name, value in options.items()
+                }
+                found = runner.results([items[i] for i in call], **sizes, **call_options)
+                for i, result in zip(call, found, strict=True):
+                    results[i] = result
             seconds = time.perf_counter() - start
         return BatchResult(results, lengths, seconds, description, str(os.getpid()))
 
@@ -267,6 +283,19 @@ class Engine:
     def _watch(self) -> None:
         while not self._closed.wait(FOLDER_CHECK_SECONDS):
             self.reload()
+
+
+def _without_equal_lines(items: Sequence[str | bytes]) -> list[list[int]]:
+    """Returns groups of indices. They cover all items, and no group has two equal items."""
+    groups: list[list[int]] = []
+    seen: collections.Counter[bytes] = collections.Counter()
+    for index, item in enumerate(items):
+        content = pickle.dumps(item)  # items may be arrays
+        if seen[content] == len(groups):
+            groups.append([])
+        groups[seen[content]].append(index)
+        seen[content] += 1
+    return groups
 
 
 def _continue(

@@ -245,7 +245,7 @@ class LineQueue:
             run = functools.partial(run, emit=first.emit)
         try:
             by_line = {
-                name: [request.by_line[name][place] for request, place in batch]
+                name: ByLine(request.by_line[name][place] for request, place in batch)
                 for name in first.by_line
             }
             result = await run(items, first.options | by_line)

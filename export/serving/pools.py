@@ -140,7 +140,8 @@ class LocalPool:
 class RayPool:
     """A pool of replicas: processes that Ray starts, each with an engine.
 
-    A new replica replaces one that dies or gives no sign of life for `LOST_AFTER_SECONDS`.
+    A new replica replaces one that dies, gives no sign of life for `LOST_AFTER_SECONDS`, or still
+    computes when its `run_batch` is cancelled.
 
     Args:
         ray: the module, with a connection to a cluster.
@@ -211,6 +212,11 @@ class RayPool:
         except self._ray.exceptions.RayError as error:
             self._alive.discard(actor)  # It gets no other batch; `_watch` replaces it.
             raise WorkerLost("A replica died while computing the request.") from error
+        except asyncio.CancelledError:
+            if not batch.done():  # It takes longer than any request may.
+                self._alive.discard(actor)
+                self._ray.kill(actor)
+            raise
 
     async def run_stream(
         self, prompt: str | bytes, options: Options, emit: Callable[[StreamPart], bool]

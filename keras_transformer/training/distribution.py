@@ -113,8 +113,9 @@ def prepare(model: keras.Model, accumulate: int = 1) -> keras.Model:
 
     Raises:
         ValueError: the backend is not TensorFlow, the model is not compiled or not built or has
-            its own `train_step`, `accumulate` is below 1, the optimizer has
-            `gradient_accumulation_steps`, or `jit_compile=True` is used on several replicas.
+            its own `train_step`, `accumulate` is below 1 or more than 1 with a loss that is a sum,
+            the optimizer has `gradient_accumulation_steps`, or `jit_compile=True` is used on
+            several replicas.
 
     Example:
 
@@ -134,6 +135,12 @@ def prepare(model: keras.Model, accumulate: int = 1) -> keras.Model:
         raise ValueError("prepare needs the model's weights: call the model once on a batch.")
     if accumulate < 1:
         raise ValueError(f"accumulate must be at least 1, but it is {accumulate}.")
+    losses = keras.tree.flatten(model.loss)
+    if accumulate > 1 and any(getattr(loss, "reduction", None) == "sum" for loss in losses):
+        raise ValueError(
+            f"accumulate={accumulate} computes the gradient of a mean over its batches, but a loss "
+            'has reduction="sum". Use the reduction "sum_over_batch_size".'
+        )
     if not _is_keras_own(model, "train_step"):
         raise ValueError(
             f"{type(model).__name__} has its own train_step, which prepare would replace. "

@@ -88,6 +88,11 @@ def test_prepare_refuses_models_that_it_cannot_train():
     own.compile("sgd", "mse")
     with pytest.raises(ValueError, match="Own has its own train_step"):
         prepare(own)
+    model = small_model()
+    model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
+    assert prepare(model) is model
+    with pytest.raises(ValueError, match='accumulate=2 computes .* a loss has reduction="sum"'):
+        prepare(model, accumulate=2)
     with pytest.raises(ValueError, match="accumulate must be at least 1"):
         prepare(small_model(), 0)
     with pytest.raises(ValueError, match="gradient_accumulation_steps=2"):

@@ -5,11 +5,12 @@ import json
 import shutil
 import threading
 
+import numpy as np
 import pytest
 from helpers import artefacts
 
 from keras_transformer.export.artefact.manifest import seal
-from keras_transformer.export.runtime import Translator
+from keras_transformer.export.runtime import Generator, Translator
 from keras_transformer.export.serving import engine as engine_module
 from keras_transformer.export.serving.engine import Engine
 from keras_transformer.export.serving.line_queue import SEEN, UNKNOWN, make_measure
@@ -29,6 +30,29 @@ def replaced(tokenizer, tmp_path):
 
     replace(61)
     return tmp_path / "out", replace
+
+
+def test_equal_prompts_get_different_samples_without_a_seed(seeded_folder, monkeypatch):
+    seeds = iter((3, 5, 9))
+    monkeypatch.setattr("secrets.randbelow", lambda limit: next(seeds))
+    engine = Engine(seeded_folder, threads=1)
+    prompts = ["one", "two", "one", "one"]
+    found = [result.texts[0] for result in engine.run_batch(prompts).results]
+    generator = Generator(seeded_folder)
+    expected = [
+        generator.generate([prompt], seed)[0]
+        for prompt, seed in zip(prompts, (3, 3, 5, 9), strict=True)
+    ]
+    assert found == expected and len({found[0], *found[2:]}) == 3
+    found = [result.texts[0] for result in engine.run_batch(prompts, {"seed": 3}).results]
+    assert found == generator.generate(prompts, 3)  # no further number is drawn
+
+
+def test_groups_without_equal_lines_cover_all_lines():
+    array = np.arange(3)
+    items = ["one", array, "two", "one", np.arange(3), "one"]
+    assert engine_module._without_equal_lines(items) == [[0, 1, 2], [3, 4], [5]]
+    assert engine_module._without_equal_lines([]) == []
 
 
 @pytest.fixture

@@ -145,6 +145,23 @@ def test_a_pool_of_hanging_threads_is_not_ready_until_one_continues(using):
 
 
 @on_ray
+def test_a_replica_that_hangs_is_replaced(using):
+    async def use(pool, queue):
+        first = {(await pool.run_batch(["a"])).replica for _ in range(2 * pool.workers)}
+        hanging = [asyncio.create_task(pool.run_batch(["hang"])) for _ in range(pool.workers)]
+        await asyncio.sleep(0.2)
+        for batch in hanging:
+            batch.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
+        before = pool.ready
+        await until(lambda: pool.ready)
+        return first, before, await pool.run_batch(["a"], {"seed": 1})
+
+    first, before, batch = using(use)
+    assert not before and batch.results == ["a 1"] and batch.replica not in first
+
+
+@on_ray
 @pytest.mark.parametrize("line", ["break", "lock"])
 def test_other_errors_of_a_replica_are_logged(using, caplog, line):
     async def use(pool, queue):
