@@ -220,6 +220,9 @@ class Batches(keras.utils.PyDataset):
         dataset = tf.data.Dataset.from_generator(generator, output_signature=signature)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
         options = tf.data.Options()
+        # There is nothing to tune. At the end of an epoch TensorFlow 2.21 may wait for the next
+        # round of tuning: up to a minute.
+        options.autotune.enabled = False
         # There are no files to shard by: each worker takes its part of every batch.
         options.experimental_distribute.auto_shard_policy = (
             tf.data.experimental.AutoShardPolicy.DATA
