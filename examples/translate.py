@@ -18,7 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise excepti
 import keras
 import tensorflow as tf
 from support import arguments
-from support.devices import mirrored_strategy
+from support.devices import device_strategy
 from support.recipes import learning_rate
 from support.run_folder import RunFolder
 from support.scores.bleu import bleu
@@ -64,6 +64,8 @@ def train(args, run, text, tokenizer, strategy):
             weighted_metrics=[kt.Perplexity()],
             jit_compile=on_gpu and multiple == 1,  # XLA compiles for one device
         )
+    if args.start_from:
+        model.set_weights(keras.saving.load_model(args.start_from / "model.keras").get_weights())
     print(f"{model.count_params():,} parameters, {strategy.num_replicas_in_sync} replicas")
     callbacks = run.callbacks(batches, args.epochs)
     try:  # the batches are already shuffled
@@ -133,8 +135,10 @@ def main(argv=None):
         print("reading the text", flush=True)
         text = arguments.read_text(args)
         run.claim(arguments.run_settings(args, text.train), finished=args.evaluate)
-        strategy = mirrored_strategy(args.replicas)
+        strategy = device_strategy(args.replicas)
         keras.utils.set_random_seed(args.seed)
+        if args.start_from:
+            run.copy_tokenizer(args.start_from)
         tokenizer = run.tokenizer(text.train[0] + text.train[1], args.vocab_size)
         stopped = not args.evaluate and not train(args, run, text, tokenizer, strategy)
         finish(args, run, text, tokenizer, stopped)

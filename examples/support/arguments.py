@@ -44,6 +44,9 @@ def make_parser(prog, description):
     add("--vocab-size", type=int)
     add("--tokens-per-batch", type=int)
     add("--sampling-alpha", type=float, help="subword sampling in training")
+    add("--start-from", type=Path, metavar="RUN", help="begin with the weights and the tokenizer "
+        "of a finished run, of the same preset")
+    add("--peak", type=float, help="largest learning rate; default: of the preset")
     add("--r-drop", type=float, metavar="ALPHA", help="kt.RDrop: two passes a step; the paper: 5")
     add("--replicas", type=int, help="default: every GPU, or one CPU")
     add("--dtype", default="float32", help="or mixed_bfloat16, mixed_float16")
@@ -71,6 +74,8 @@ def parse(parser, argv=None):
     args.command = f"{parser.prog} {shlex.join(shown)}".strip()
     args.preset = args.preset or ("tiny" if args.data else "numbers")
     args.recipe = RECIPES[args.preset]
+    if args.peak is not None:
+        args.recipe = args.recipe | {"rate": args.recipe["rate"] | {"peak": args.peak}}
     for name, number in vars(args).items():
         if type(number) is int and number < (least := 0 if name == "seed" else 1):
             parser.error(f"--{name.replace('_', '-')} must be at least {least}, got {number}")
@@ -108,4 +113,5 @@ def run_settings(args, train_set):
     digest = hashlib.sha256("\n".join(train_set[0] + train_set[1]).encode()).hexdigest()
     names = "vocab_size tokens_per_batch sampling_alpha r_drop replicas dtype seed".split()
     settings = {name: getattr(args, name) for name in names}
+    settings["start_from"] = args.start_from and args.start_from.name
     return {"model": args.recipe["model"], "rate": rate, **settings, "train_sha256": digest}

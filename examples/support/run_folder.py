@@ -13,6 +13,7 @@
 
 import json
 import platform
+import shutil
 import statistics
 import time
 from importlib.metadata import version
@@ -102,6 +103,11 @@ class RunFolder:
             with self.replace(path.name) as aside:
                 Tokenizer.train(lines, vocab_size=vocab_size).save(aside)
         return Tokenizer.load(path)
+
+    def copy_tokenizer(self, folder, name="tokenizer.model"):
+        """Copies the tokenizer of another run."""
+        with self.replace(name) as aside:
+            shutil.copyfile(folder / name, aside)
 
     def callbacks(self, batches, epochs):
         """Returns callbacks for `fit`: progress, history, the weights of every epoch, checkpoints.

@@ -16,7 +16,7 @@ import itertools
 import logging
 import secrets
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -152,6 +152,10 @@ class Runner:
             if value < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {value}.")
         call = self._options.read(options)
+        for name in call.by_line:
+            sizes = [len(one) for one in (options[name], items) if isinstance(one, Sized)]
+            if len(set(sizes)) == 2:
+                raise ValueError(f"`{name}` has {sizes[0]} values, but there are {sizes[1]} lines.")
         call.fixed.update(self._seed_input(seed))
         return self._results(iter(items), call, tokens_per_batch, read_ahead)
 

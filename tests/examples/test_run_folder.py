@@ -11,7 +11,7 @@ pytest.importorskip("tensorflow")
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from support import arguments, recipes, selection  # noqa: E402
-from support.devices import mirrored_strategy  # noqa: E402
+from support.devices import device_strategy  # noqa: E402
 from support.run_folder import HistoryLog, RunFolder  # noqa: E402
 from support.sets.text_sets import TextSets  # noqa: E402
 
@@ -200,14 +200,14 @@ def test_every_recipe_has_all_settings_and_makes_a_rate(name):
 
 def test_one_replica_is_one_cpu(monkeypatch):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
-    assert mirrored_strategy().num_replicas_in_sync == 1
+    assert device_strategy().num_replicas_in_sync == 1
 
 
 def test_more_replicas_than_gpus_are_refused(monkeypatch):
     gpu = types.SimpleNamespace(name="gpu")
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [gpu] * 2)
     with pytest.raises(ValueError, match="3 replicas are more than the 2 GPUs"):
-        mirrored_strategy(3)
+        device_strategy(3)
 
 
 @pytest.fixture
