@@ -40,8 +40,10 @@ def check_same_length(key: Tensor, value: Tensor) -> None:
 def check_ids(ids: Tensor, otherwise: str) -> Tensor:
     """Returns integer ids, or raises for others; `otherwise` names the alternative to a cast."""
     dtype = keras.backend.standardize_dtype(ids.dtype)
-    if "int" in dtype:
+    if dtype in ("int32", "int64"):
         return ids
+    if "int" in dtype:  # TensorFlow looks up no rows by smaller or unsigned integers
+        return ops.cast(ids, "int32")
     if _is_placeholder(ids):
         return ops.cast(ids, "int32")
     message = f"Token ids must be integers, but their dtype is {dtype}. Cast them, or {otherwise}."

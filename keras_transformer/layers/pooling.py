@@ -105,7 +105,8 @@ class SequencePooling(BaseLayer):
             count = ops.sum(ops.cast(mask, "float32"), axis=1)  # (B, 1)
             pooled = ops.sum(ops.where(mask, x, 0.0), axis=1) / ops.maximum(count, 1.0)
         else:
-            largest = ops.max(ops.where(mask, x, -float("inf")), axis=1)
+            lowest = -float("inf")
+            largest = ops.max(ops.where(mask, x, lowest), axis=1, initial=lowest)
             pooled = ops.where(ops.any(mask, axis=1), largest, 0.0)
         return ops.cast(pooled, inputs.dtype)  # (B, D)
 

@@ -16,6 +16,7 @@ from keras_transformer.layers.checks import check_positive
 from keras_transformer.types import Shape, Tensor
 
 
+@keras.saving.register_keras_serializable("keras_transformer")
 class PositionEncoding(BaseLayer):
     """Base class of position encodings, which changes nothing.
 

@@ -108,7 +108,8 @@ def block_attention(model: keras.Model, inputs: Any) -> Array:
         Float32 array (N, B, H, S, S), from the first call to the last.
 
     Raises:
-        ValueError: the model calls no `EncoderBlock`.
+        ValueError: the model calls no `EncoderBlock`, or blocks with different numbers of heads or
+            lengths.
 
     Example:
 
@@ -123,7 +124,13 @@ def block_attention(model: keras.Model, inputs: Any) -> Array:
             f"{model.name} calls no EncoderBlock. Its layers are {model.layers}. Pass the model "
             "that calls the blocks."
         )
-    return np.stack([weights["self"] for weights in _scores(model, blocks, inputs)])
+    found = [weights["self"] for weights in _scores(model, blocks, inputs)]
+    if len(shapes := {weights.shape for weights in found}) > 1:
+        raise ValueError(
+            f"The blocks of {model.name} have weights of different shapes, {sorted(shapes)}. Pass "
+            "a model that ends before the number of heads or the length changes."
+        )
+    return np.stack(found)
 
 
 def _one_row(ids: Any, name: str) -> Tensor:

@@ -20,9 +20,11 @@ from keras_transformer.search.constraints import Constraint, check_constraints, 
 from keras_transformer.search.inputs import (
     SOURCE_IDS,
     Source,
+    as_number,
     batch_size_of,
     check_flag,
     check_right_padded,
+    check_vocabulary,
     checked_alignments,
     for_each_sentence,
     length_limits,
@@ -187,6 +189,7 @@ class Search(loop.StepSearch):
     def _check_call(self, options: Mapping[str, Any]) -> None:
         """Raises `ValueError` for numbers that do not fit the constructor's."""
         defaults = self.call_defaults
+        options = {name: as_number(value) for name, value in options.items()}
         for name, least in AT_MOST_DEFAULT.items():
             value, most = options.get(name), int(defaults.get(name, 0))
             if most and isinstance(value, Integral) and not least <= value <= most:
@@ -207,6 +210,9 @@ class Search(loop.StepSearch):
         check_right_padded(start_ids(model, inputs["source"]), f"The prompt in {prompt}")
         if "target_prefix" in inputs:
             check_right_padded(inputs["target_prefix"], "target_prefix")
+        size = getattr(model, "target_vocab_size", None) or getattr(model, "vocab_size", None)
+        for name in inputs.keys() & {"target_prefix", "terms"} if size else ():
+            check_vocabulary(inputs[name], size, name)
         functions = self._compiled.setdefault(model, {})
         key = frozenset(inputs), tuple(map(id, getattr(model, "weights", ())))
         if key not in functions:

@@ -109,6 +109,12 @@ class BracketGrammar(Constraint):
                 f"got {len(spelled)} pieces, first {spelled[END_ID + 1 :][:5]}, and {max_depth}. "
                 "Pass `pieces` of the target's tokenizer."
             )
+        shortest = 3 + self.per_word  # a bracket around a word, and the end
+        if word_starts is None and max_length is not None and max_length < shortest:
+            raise ValueError(
+                f"max_length must be at least {shortest}, the tokens of the shortest tree, but "
+                f"{max_length} was passed."
+            )
 
     def read(self, source: Any, inputs: Mapping[str, Tensor]) -> Tensor | tuple[()]:
         """Counts the words of the source, (B, 1); returns `()` without `word_starts`."""

@@ -121,7 +121,7 @@ def forbid_tokens(logits: Logits, forbidden: Tensor) -> Logits:
     if isinstance(logits, ListedScores):
         return with_scores(logits, _forbid(logits.scores, forbidden))
     size = logits.shape[-1]
-    if forbidden.shape[-1] != size:
+    if forbidden.shape[-1] not in (None, 1, size):
         raise ValueError(
             f"The model has a vocabulary of {size} ids, but the constraint has "
             f"{forbidden.shape[-1]}. Make the constraint from the model's target vocabulary."
@@ -169,7 +169,8 @@ def start_constraints(
             name: for_each_sentence(inputs.get(name, tf.constant(default)), batch_size)
             for name, default in constraint.inputs.items()
         }
-        known.append(constraint.read(source, values))
+        facts = constraint.read(source, values)
+        known.append(tf.nest.map_structure(tf.convert_to_tensor, facts))
         states.append(constraint.start(known[-1], batch_size, width))
     return tuple(known), tuple(states)
 

@@ -200,6 +200,16 @@ def check_right_padded(ids: tf.Tensor, name: str) -> None:
         )
 
 
+def check_vocabulary(ids: tf.Tensor, size: int, name: str) -> None:
+    """Raises `ValueError` unless all eager `ids` are from 0 to `size` - 1."""
+    found = ids.numpy()
+    if found.size and not 0 <= found.min() <= found.max() < size:
+        raise ValueError(
+            f"{name} has ids from {found.min()} to {found.max()}, but the model's ids are 0 to "
+            f"{size - 1}. Make them with the tokenizer of the model."
+        )
+
+
 def batch_size_of(source: Source) -> Tensor:
     """Returns B, int32 scalar."""
     return tf.shape(next(iter(source.values())))[0]
@@ -226,7 +236,7 @@ def source_lengths(source: Source, memory: Any) -> Tensor | None:
     """
     if SOURCE_IDS in source:
         mask = source[SOURCE_IDS] != PAD_ID
-    elif (projected := _projected(memory)) is None:
+    elif (projected := _projected(_first_member(memory))) is None:
         return None
     elif isinstance(projected.mask, tuple):  # no padding
         return tf.fill([batch_size_of(source), 1], projected.length)
@@ -250,11 +260,26 @@ def memory_length(model: SearchModel, memory: Any) -> Tensor:
     return projected.length
 
 
+def _first_member(memory: Any) -> Any:
+    """Returns the memory of an ensemble's first member: all members read the same source."""
+    while hasattr(memory, "memories"):
+        memory = memory.memories[0]
+    return memory
+
+
 def _projected(memory: Any) -> ProjectedMemory | None:
     """Finds the encoded source in the memory of a model, or of a model around it."""
     while not isinstance(memory, ProjectedMemory) and hasattr(memory, "memory"):
         memory = memory.memory
     return memory if isinstance(memory, ProjectedMemory) else None
+
+
+def as_number(value: Any) -> Any:
+    """Returns an array or eager tensor without axes as a number, other values unchanged."""
+    if getattr(value, "shape", None) != ():
+        return value
+    value = value.numpy() if hasattr(value, "numpy") else value
+    return value.item() if hasattr(value, "item") else value
 
 
 def for_each_sentence(tensor: Tensor, batch_size: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_transformer.call_options import check_number
 from keras_transformer.decoding import Cache, SearchModel
+from keras_transformer.layers.positions import PositionEncoding
 from keras_transformer.search import loop
 from keras_transformer.search.beam import BeamSearch
 from keras_transformer.search.inputs import START_IDS, batch_size_of, checked_alignments
@@ -185,7 +186,12 @@ class SpeechSearch(BeamSearch):
             first_unknown = tf.minimum(first_unknown, tf.reduce_min(column, axis=1))
         # The prefilled tokens that the cache keeps: all but the last one, up to the language.
         kept = tf.minimum(given.prompt_length[:, 0] - 1, first_unknown)
-        kept = tf.maximum(tf.reduce_min(kept), 0)
+        kept = tf.clip_by_value(tf.reduce_min(kept), 0, tf.shape(start)[1] - 1)
+        # Constraints with a state must see each token. A bias of W hypotheses needs W keys at each
+        # position of the cache.
+        has_bias = type(model.decoder_stack.positions).bias is not PositionEncoding.bias
+        if tf.nest.flatten(hypotheses.constraint_states) or (has_bias and self.width > 1):
+            kept = tf.zeros_like(kept)
         hypotheses = self._after(tokens, kept, hypotheses)
         loop_inputs = loop_inputs._replace(given=given._replace(tokens=tokens))
         hypotheses = loop.run(

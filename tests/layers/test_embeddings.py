@@ -130,6 +130,12 @@ def test_invalid_arguments_are_refused(cls, arguments, message):
         cls(*arguments)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint16", "uint32", "int64"])
+def test_ids_of_every_integer_dtype_are_looked_up(dtype):
+    ids = integers(1, V, B, T)
+    assert_close(built()(ids.astype(dtype)), numpy64(built()(ids)), 0.0)
+
+
 def test_inputs_that_do_not_fit_are_refused():
     for dtype in ("float32", "bool"):
         with pytest.raises(TypeError, match=f"integers.*{dtype}.*Cast"):

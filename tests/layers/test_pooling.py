@@ -38,6 +38,11 @@ def test_pooling_ignores_padding(mode, padding):
 
 
 @each_mode
+def test_no_position_gives_zeros(mode):
+    assert_close(SequencePooling(mode)(np.zeros((B, 0, D))), np.zeros((B, D)), 0.0)
+
+
+@each_mode
 def test_the_keras_mask_is_read_and_not_passed_on(mode):
     ids = keras.Input((None,), dtype="int32")
     pooled = SequencePooling(mode)(TokenEmbedding(11, D)(ids))

@@ -20,6 +20,7 @@ from helpers.checks import (
 from keras_transformer.layers.grid_positions import GridPositionEncoding
 from keras_transformer.layers.positions import (
     LearnedPositionEncoding,
+    PositionEncoding,
     RotaryPositionEncoding,
     SinusoidalPositionEncoding,
 )
@@ -123,6 +124,7 @@ def test_a_slice_with_its_offset_equals_the_slice_of_the_whole(layer):
 @pytest.mark.parametrize(
     "cls, config",
     [
+        (PositionEncoding, {}),
         (SinusoidalPositionEncoding, {"base": 50.0}),
         (LearnedPositionEncoding, {"max_length": 11}),
         (RotaryPositionEncoding, {}),

@@ -66,6 +66,9 @@ def test_the_default_maximum_length_is_50_more_than_the_encoder_length(listener,
     lengths = [(ids > 0).sum() for ids in never_ends(listener, encoders.frames()).ids.numpy()]
     assert lengths == [57, 55, 53]  # 7, 5 and 3 frames
     assert (never_ends(viewer, encoders.pictures()).ids.numpy() > 0).sum() == 3 * 54
+    both = kt.Ensemble([listener, listener])
+    ids = never_ends(both, encoders.frames(), max_length=[-1, 61, -1]).ids.numpy()
+    assert (ids > 0).sum(axis=2).tolist() == [[57], [61], [53]]
 
 
 def test_the_encoder_is_saved_with_the_model(viewer, tmp_path):

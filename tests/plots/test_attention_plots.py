@@ -198,6 +198,13 @@ def test_calls_of_blocks_keep_their_arguments(monkeypatch):
     assert "call" not in vars(block)
 
 
+def test_blocks_with_different_numbers_of_heads_are_an_error():
+    frames = keras.Input((5, 12))
+    model = keras.Model(frames, kt.EncoderBlock(2, 17)(kt.EncoderBlock(3, 17)(frames)))
+    with pytest.raises(ValueError, match=r"different shapes, \[\(1, 2, 5, 5\), \(1, 3, 5, 5\)\]"):
+        plots.block_attention(model, np.zeros((1, 5, 12)))
+
+
 def test_a_model_without_blocks_is_an_error():
     frames = keras.Input((5, 8))
     with pytest.raises(ValueError, match="calls no EncoderBlock"):

@@ -308,6 +308,8 @@ def test_wrong_constraints_are_refused():
         kt.GreedySearch(constraints=["brackets"])
     with pytest.raises(ValueError, match="vocabulary of 13 ids, but the constraint has 9"):
         kt.GreedySearch(constraints=[kt.BracketGrammar(PLAIN)])(random_model(), SOURCES, 5)
+    with pytest.raises(ValueError, match="max_length must be at least 4, .* shortest tree, but 3"):
+        kt.BracketGrammar(PLAIN, max_length=3)
 
 
 @pytest.mark.parametrize(

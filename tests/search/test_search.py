@@ -691,6 +691,17 @@ def test_other_backends_are_refused(monkeypatch):
         GreedySearch()(FakeModel(11), sentences(2, 3, 11))
 
 
+@pytest.mark.parametrize("ids", [[[5, 6], [7, -3]], [[5, 6], [97, 0]]])
+def test_given_ids_outside_the_vocabulary_are_refused(ids):
+    model = exports.shared_model()
+    size = model.vocab_size
+    ids = np.where(np.array(ids) == 97, size, ids)
+    with pytest.raises(ValueError, match=f"target_prefix has ids from .* ids are 0 to {size - 1}"):
+        GreedySearch()(model, exports.source()[:2], 5, target_prefix=ids)
+    with pytest.raises(ValueError, match="terms has ids from"):
+        BeamSearch(2, constraints=[kt.Terms()])(model, exports.source()[:2], 5, terms=ids[:, None])
+
+
 def test_one_hypothesis_takes_the_beam_width_of_a_call():
     model = exports.shared_model()
     expected = BeamSearch(1)(model, exports.source(), max_length=5)
@@ -702,6 +713,8 @@ def test_one_hypothesis_takes_the_beam_width_of_a_call():
     "options",
     [
         {"beam_width": np.int64(4)},
+        {"beam_width": np.array(4)},
+        {"beam_width": tf.constant(4)},
         {"min_length": np.int64(4), "max_length": np.int64(2)},
         {"repetition_penalty": 0},
         {"repetition_penalty": -1.0},

@@ -1,10 +1,12 @@
 """`SpeechSearch` equals the other searches, finds the language, and samples reproducibly."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.search.constraints import forbid_tokens
 from keras_transformer.search.inputs import START_IDS
 
 V, FIRST, NO_TIMES, NO_SPEECH, LANGUAGES = 97, 61, 60, 59, (43, 47, 53)
@@ -14,8 +16,6 @@ START = [[41, 17, FIRST, 23, 2, 43, 57], [2, 47, 57, 0, 0, 0, 0], [41, 31, 2, 53
 
 
 def model(**options):
-    import keras
-
     keras.utils.set_random_seed(5)
     features = keras.Input((None, 7), name="features")
     encoder = keras.Model(features, keras.layers.Dense(16)(features))
@@ -41,14 +41,18 @@ def source(start=START):
     return {"features": features[: len(start)], START_IDS: np.array(start, "int32")}
 
 
+@keras.saving.register_keras_serializable("tests")
+class LinearBias(kt.PositionEncoding):
+    in_attention = True
+
+    def bias(self, queries, keys, num_heads):
+        distances = keras.ops.abs(queries[:, None] - keys[None, :])
+        return -0.5 * keras.ops.cast(distances, "float32")[None]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "width, positions",
-    [
-        (3, "learned"),
-        pytest.param(1, "learned", marks=pytest.mark.full),
-        pytest.param(3, "rotary", marks=pytest.mark.full),
-    ],
+    "width, positions", [(3, "learned"), (1, "learned"), (3, "rotary"), (3, LinearBias())]
 )
 def test_start_tokens_at_once_and_one_by_one_give_the_same_tokens(width, positions):
     made = model(positions=positions)
@@ -58,6 +62,31 @@ def test_start_tokens_at_once_and_one_by_one_give_the_same_tokens(width, positio
     np.testing.assert_array_equal(found.ids, expected.ids)
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
     np.testing.assert_allclose(found.token_scores, expected.token_scores, atol=1e-4)
+
+
+class Counting(kt.Constraint):
+    """Allows token 10 + n after n tokens."""
+
+    def start(self, known, batch_size, width):
+        return tf.zeros([batch_size, width], tf.int32)
+
+    def step(self, logits, past, state, known):
+        allowed = tf.range(V) == 11 + state[..., tf.newaxis]
+        return forbid_tokens(logits, tf.logical_not(allowed)), state + 1
+
+
+def test_constraints_with_a_state_see_the_start_tokens():
+    made = search(3, constraints=[Counting()])
+    together = made(MODEL, source(), max_length=3)
+    found = [row[row > 0] for row in together.ids.numpy()[:, 0]]
+    assert [row.tolist() for row in found] == [[17, 18, 19], [13, 14, 15], [15, 16, 17]]
+    alone = made(MODEL, source(START[:1]), max_length=3)
+    np.testing.assert_array_equal(alone.ids[0], together.ids[0])
+
+
+def test_an_empty_batch_gives_no_ids():
+    inputs = {"features": np.zeros((0, 11, 7), "float32"), START_IDS: np.zeros((0, 3), "int32")}
+    assert search()(MODEL, inputs, max_length=4).ids.shape == (0, 3, 0)
 
 
 def test_scores_are_divided_by_the_number_of_tokens_without_the_end():
