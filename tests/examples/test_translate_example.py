@@ -114,6 +114,23 @@ def test_saved_model_is_the_chosen_average_and_gives_the_reported_bleu(script, d
 
 
 @pytest.mark.full
+def test_a_run_can_start_from_another(script, done, tmp_path):
+    run(script, tmp_path / "more", f"--start-from {done} --peak 1e-9 --epochs 1 --no-export")
+    pieces = [
+        kt.Tokenizer.load(each / "tokenizer.model").pieces for each in (done, tmp_path / "more")
+    ]
+    assert pieces[0] == pieces[1]
+    before, after = (
+        keras.models.load_model(each / "model.keras").get_weights()
+        for each in (done, tmp_path / "more")
+    )
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_allclose(new, old, atol=1e-5)
+    with pytest.raises(SystemExit, match="tokenizer.model"):
+        run(script, tmp_path / "other", f"--start-from {tmp_path / 'missing'} --epochs 1")
+
+
+@pytest.mark.full
 def test_the_onnx_file_gives_keras_translations_without_tensorflow(done):
     compared = read_metrics(done)["onnx_beside_keras"]
     assert compared["sentences"] == compared["same_tokens"] == compared["same_texts"] == 67
