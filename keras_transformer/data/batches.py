@@ -75,8 +75,9 @@ class Report:
     """Counts of examples: `read == kept + empty + overlong`; duplicates are kept.
 
     `tokens` counts the tokens of the kept examples by side, such as "source" and "target":
-    including the begin or end token, without padding. `limits` names limits of single sides. `cut` counts the kept examples that were
-    shortened. `str(report)` is a sentence.
+    including the begin or end token, without padding. `cut` counts the kept examples that were
+    shortened. `limits` names the limits of single sides beside `longest`. `str(report)` is a
+    sentence.
     """
 
     unit: str
