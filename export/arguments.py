@@ -30,6 +30,7 @@ from keras_transformer.export.tasks.search import ExportableSearch, reads_ids, v
 from keras_transformer.models import Transformer
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortlist, Shortlisted
 from keras_transformer.search.speech import SpeechSearch
+from keras_transformer.text.json_tokenizer import AnyTokenizer, JsonTokenizer
 from keras_transformer.text.tokenizer import Tokenizer
 
 
@@ -144,6 +145,17 @@ def check_onnx_arguments(
         )
     if shortlist is not None:
         _check_shortlist(model, search, shortlist, layout)
+
+
+def check_graph_tokenizers(
+    tokenizer: AnyTokenizer | None, target_tokenizer: AnyTokenizer | None, otherwise: str
+) -> None:
+    """Raises `TypeError`, which says what to do otherwise, if a graph cannot hold a tokenizer."""
+    if any(isinstance(given, JsonTokenizer) for given in (tokenizer, target_tokenizer)):
+        raise TypeError(
+            "Strings inside the graph need a Tokenizer, a SentencePiece model, but a JsonTokenizer "
+            f"was passed. {otherwise}."
+        )
 
 
 def _check_layout(

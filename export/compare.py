@@ -20,9 +20,11 @@ from keras_transformer import search as searches
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
 from keras_transformer.export.proof import run_exported
+from keras_transformer.export.runtime.lines import text_of
 from keras_transformer.export.staging import ExportError
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
+from keras_transformer.text.corpora import read_lines
 from keras_transformer.types import StrPath
 
 BATCH_SIZE = 50
@@ -85,7 +87,8 @@ def compare_with_keras(
     Args:
         model: the Keras model that was exported.
         folder: result of `export_onnx`, with a search and a tokenizer. Its text model also runs.
-        lines: sources, or prompts of a language model.
+        lines: sources, or prompts of a language model. As in the runtime, a line ends at a NUL
+            character.
         references: reference translations, for BLEU and chrF. Defaults to `None`.
 
     Returns:
@@ -105,6 +108,7 @@ def compare_with_keras(
     artefact = read_artefact(folder)
     manifest = artefact.manifest
     _check(artefact, lines, references)
+    lines = [text_of(line) for line in lines]
     scored = None if references is None else _scorer(references)
     search = getattr(searches, manifest["search"]["class_name"])
     search = search.from_config(manifest["search"]["config"])
@@ -134,7 +138,10 @@ def compare_with_keras(
         """Returns the texts that an artefact serves: unknown ids, nothing for blank lines."""
         known = [[i if i < tokenizer.vocab_size else UNKNOWN_ID for i in row] for row in rows]
         texts = zip(order, tokenizer.decode(known), strict=True)
-        return [text if lines[i].strip() else "" for i, text in texts]
+        return [
+            text.replace("\0", signature.REPLACEMENT) if lines[i].strip() else ""
+            for i, text in texts
+        ]
 
     wanted = _best_rows(expected)
     given = _best_rows([outputs[signature.TOKEN_IDS] for outputs in found.outputs])
@@ -219,16 +226,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("model", help="result of `model.save`, MODEL.keras")
     parser.add_argument("folder", help="result of `export_onnx`, with search and tokenizer")
-    parser.add_argument("lines", type=Path, help="text file of sources or prompts, one per line")
+    parser.add_argument(
+        "lines", type=Path, help="text file, plain or gzip, of sources or prompts, one per line"
+    )
     parser.add_argument(
         "references", type=Path, nargs="?", help="references, one per line, for BLEU and chrF"
     )
     given = parser.parse_args(arguments)
     try:
-        lines, references = (
-            path and path.read_text("utf-8").removesuffix("\n").split("\n")
-            for path in (given.lines, given.references)
-        )
+        lines, references = (path and read_lines(path) for path in (given.lines, given.references))
         model = keras.saving.load_model(given.model, compile=False)
         print(compare_with_keras(model, given.folder, lines, references))
     except (ArtefactError, ExportError, ImportError, OSError, ValueError) as error:

@@ -24,6 +24,7 @@ from keras_transformer.export.encoder_decoder import (
     depths,
     differences,
     position_tables,
+    positions_to_write,
     refuse,
     weights_of,
     why_not_engine,
@@ -110,7 +111,7 @@ def export_ctranslate2(
         raise ValueError(f"precision must be one of {PRECISIONS}, but {precision!r} was passed.")
     if tolerance is None:
         tolerance = comparison.TOLERANCES["float32" if precision == "float32" else "int8"]
-    max_length = _length(model, max_length)
+    max_length = positions_to_write(model, max_length, POSITIONS)
     refuse("CTranslate2", differences(model, ACTIVATIONS))
     model = as_float32(model)
     sizes = model.vocab_size, model.target_vocab_size or model.vocab_size
@@ -145,19 +146,6 @@ def vocabulary(size: int, tokenizer: Tokenizer | None = None) -> list[str]:
         processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
         pieces = processor.id_to_piece(list(range(tokenizer.vocab_size)))
     return pieces + [f"<id {i}>" for i in range(len(pieces), size)]
-
-
-def _length(model: Transformer, max_length: int | None) -> int:
-    """Returns the number of positions to write."""
-    longest = model.max_length or max_length or POSITIONS
-    if max_length is None:
-        return longest
-    if not isinstance(max_length, int) or not 0 < max_length <= longest:
-        raise ValueError(
-            f"max_length must be an integer from 1 to the model's {longest} positions, but "
-            f"{max_length!r} was passed."
-        )
-    return max_length
 
 
 def _register(spec: Any, words: Sequence[list[str]], model: Transformer) -> None:

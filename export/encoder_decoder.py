@@ -7,12 +7,15 @@ and lists the arguments that such engines do not support.
 Shapes: P positions, D d_model.
 """
 
+import math
+import numbers
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_transformer.call_options import check_number
 from keras_transformer.export.arguments import check_weights
 from keras_transformer.export.staging import WhyNot, why_not_files
 from keras_transformer.models import Transformer
@@ -55,6 +58,8 @@ def differences(model: Transformer, activations: Collection[Callable[..., Any]])
     if model.encoder_stack is None:
         return [f"encoder={model.encoder.name!r}, your own model"]
     found = []
+    if any(layer.quantization_mode is not None for layer in model._flatten_layers()):
+        found.append("weights that model.quantize rounded; export the model before quantize")
     if not model.reads_end:
         found.append("reads_end=False")
     if model.recurrent_decoder:
@@ -89,8 +94,25 @@ def depths(model: Transformer) -> tuple[int, int]:
 
 
 def weights_of(model: Transformer) -> dict[str, Array]:
-    """Returns all weights by path."""
-    return {weight.path: keras.ops.convert_to_numpy(weight) for weight in model.weights}
+    """Returns all weights by path. Kernels include their LoRA updates."""
+    weights = {weight.path: weight for weight in model.weights}
+    for layer in model._flatten_layers():
+        if getattr(layer, "lora_enabled", False):
+            weights[layer._kernel.path] = layer.kernel
+    return {path: keras.ops.convert_to_numpy(weight) for path, weight in weights.items()}
+
+
+def positions_to_write(model: Transformer, max_length: int | None, default: int) -> int:
+    """Returns the number of positions P: `max_length`, else the model's limit, else `default`.
+
+    Raises:
+        TypeError, ValueError: `max_length` is no integer, holds no token beside the end token, or
+            is larger than the model's limit.
+    """
+    if max_length is None:
+        return model.max_length or default
+    check_number(max_length, "max_length", numbers.Integral, 2, model.max_length or math.inf)
+    return int(max_length)
 
 
 def position_tables(model: Transformer, length: int) -> list[Array]:

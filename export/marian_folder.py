@@ -23,6 +23,7 @@ from keras_transformer.export.encoder_decoder import (
     depths,
     differences,
     position_tables,
+    positions_to_write,
     refuse,
     weights_of,
     why_not_engine,
@@ -110,7 +111,7 @@ def export_marian(
     check_translator(model, tokenizer=tokenizer, target_tokenizer=target_tokenizer)
     if tokenizer is None:
         raise TypeError("A Marian folder contains a vocabulary: pass tokenizer, a Tokenizer.")
-    max_length = max_length or model.max_length or POSITIONS
+    max_length = positions_to_write(model, max_length, POSITIONS)
     refuse("A Marian folder", differences(model, ACTIVATIONS) + _more_differences(model))
     model = as_float32(model)
     order = _channel_order(model, max_length)

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from keras_transformer.export.arguments import (
     check_arguments,
     check_dtypes,
+    check_graph_tokenizers,
     check_head,
     check_head_alone,
     check_onnx_arguments,
@@ -152,6 +153,9 @@ def export_onnx(
     """
     check_arguments(model, tokenizer, search, max_length, max_source_length, target_tokenizer)
     check_onnx_arguments(model, tokenizer, search, precision, keep_float, layout, text, shortlist)
+    if text:
+        otherwise = "Leave text out: the runtime does the tokenizing"
+        check_graph_tokenizers(tokenizer, target_tokenizer, otherwise)
     check_options(options, search)
     check_head_alone(head, search)
     check_weights(model)

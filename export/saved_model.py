@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from keras_transformer.export.arguments import (
     check_arguments,
+    check_graph_tokenizers,
     check_head,
     check_head_alone,
     check_options,
@@ -109,6 +110,9 @@ def export_saved_model(
     """
     check_arguments(model, tokenizer, search, max_length, target_tokenizer=target_tokenizer)
     check_head_alone(head, search)
+    if search is not None:
+        otherwise = "Leave it out: then the signature `search` takes and gives ids"
+        check_graph_tokenizers(tokenizer, target_tokenizer, otherwise)
     check_options(options, search)
     check_weights(model)
     passed, model = model, as_float32(model)

@@ -9,6 +9,7 @@ loads a model.
 """
 
 import json
+import numbers
 import pathlib
 import re
 import shutil
@@ -17,6 +18,7 @@ from typing import Any
 
 import onnxruntime
 
+from keras_transformer.call_options import check_number
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import Artefact, read_artefact
 from keras_transformer.export.staging import ExportError, staged
@@ -81,7 +83,7 @@ def export_triton(
     Raises:
         ExportError: Triton cannot serve the artefact, or the folder cannot be written.
         ArtefactError: `folder` is damaged or not an artefact.
-        ValueError: an invalid argument.
+        TypeError, ValueError: an invalid argument.
 
     Example:
 
@@ -90,7 +92,7 @@ def export_triton(
     """
     folder, repository = pathlib.Path(folder), pathlib.Path(repository)
     name = folder.absolute().name if name is None else name
-    _check_arguments(name, device, instances, threads, queue_delay)
+    _check_arguments(name, device, instances, threads, max_batch_size, queue_delay)
     artefact = read_artefact(folder)
     _check_artefact(artefact, text, op_library, device)
     inputs, outputs = _values(artefact, text)
@@ -117,7 +119,12 @@ def export_triton(
 
 
 def _check_arguments(
-    name: str, device: str, instances: int, threads: int | None, queue_delay: int
+    name: str,
+    device: str,
+    instances: int,
+    threads: int | None,
+    max_batch_size: int | None,
+    queue_delay: int,
 ) -> None:
     if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):
         raise ValueError(f"`name` must be letters, digits, '_', '-' and '.', got {name!r}.")
@@ -126,10 +133,11 @@ def _check_arguments(
     for what, value, least in (
         ("instances", instances, 1),
         ("threads", threads, 1),
+        ("max_batch_size", max_batch_size, 0),
         ("queue_delay", queue_delay, 0),
     ):
-        if value is not None and value < least:
-            raise ValueError(f"`{what}` must be at least {least}, got {value}.")
+        if value is not None:
+            check_number(value, f"`{what}`", numbers.Integral, least)
 
 
 def _check_artefact(artefact: Artefact, text: bool, op_library: str | None, device: str) -> None:
@@ -182,8 +190,6 @@ def _values(artefact: Artefact, text: bool) -> tuple[list[dict[str, Any]], list[
 
 def _batch_size(values: Sequence[Mapping[str, Any]], asked: int | None) -> int:
     """Returns the largest batch that Triton may make, or 0; raises if `asked` is impossible."""
-    if asked is not None and asked < 0:
-        raise ValueError(f"`max_batch_size` must be at least 0, got {asked}.")
     fixed = [value["name"] for value in values if value["axes"][:1] != ["batch"]]
     if not fixed:
         return MAX_BATCH_SIZE if asked is None else asked

@@ -1,5 +1,6 @@
 """Segments of speech, and transcripts as text, SRT, VTT and JSON lines."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -92,7 +93,7 @@ def _line(segment: Segment) -> str:
 
 def _cue(segment: Segment) -> str:
     """Returns the text of a subtitle, which may not hold an arrow."""
-    return _line(segment).replace("-->", "->")
+    return re.sub("-{2,}>", "->", _line(segment))
 
 
 # Writers of transcripts: functions from segments to parts of the file, one for each segment.

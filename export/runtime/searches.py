@@ -639,6 +639,7 @@ class Transcriber(SearchRunner):
         Raises:
             ArtefactError: a sound is passed, but the artefact has another search.
             FileNotFoundError, ImportError: there is no such file, or PyAV is missing.
+            TypeError: a list of sound files is passed.
             ValueError: the file is not sound or too long, or the model does not know the language.
         """
         if isinstance(inputs, (str, os.PathLike, bytes)):
@@ -646,6 +647,13 @@ class Transcriber(SearchRunner):
                 options["seed"] = seed
             tokenizer, chosen = self.target_tokenizer, SpeechOptions(**options)
             return Transcription(self.session, self.manifest, tokenizer, inputs, chosen)
+        if self.manifest["search"]["class_name"] == "SpeechSearch":
+            inputs = list(inputs)
+            if any(map(_is_sound, inputs)):
+                raise TypeError(
+                    "`inputs` is a list of sound files, but a call transcribes one. Call "
+                    "`transcribe(sound)` for each."
+                )
         return list(self._texts(self.results(inputs, seed, tokens_per_batch, ALL, **options)))
 
     def n_best(
@@ -668,3 +676,12 @@ class Transcriber(SearchRunner):
     ) -> Iterator[Translation]:
         """Yields the results of `n_best`, reading at most `read_ahead` inputs ahead."""
         return self.results(inputs, seed, tokens_per_batch, read_ahead, **options)
+
+
+def _is_sound(item: Any) -> bool:
+    """Returns whether an input is a path or the content of a file, and not arrays or their JSON."""
+    if isinstance(item, str):
+        return not item.lstrip().startswith("{")
+    return isinstance(item, os.PathLike) or (
+        isinstance(item, bytes) and not item.lstrip().startswith(b"{")
+    )

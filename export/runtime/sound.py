@@ -9,6 +9,7 @@ playlist formats open other files and addresses.
 
 import io
 import itertools
+import operator
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
@@ -73,13 +74,11 @@ def read_blocks(sound: Sound) -> Iterator[Array]:
         raise ValueError(f"{name} is empty: 0 bytes. Copy the recording again.")
     try:
         with av.open(source, options=options, metadata_errors="ignore") as file:
-            resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
             frames = file.decode(audio=0) if file.streams.audio else ()
-            for frame in itertools.chain(frames, [None] if frames else []):
-                for part in resampler.resample(frame):
-                    samples = part.to_ndarray()[0].astype(np.float32) / 2**15
-                    count += len(samples)
-                    yield samples
+            for part in _resampled(frames):
+                samples = part.to_ndarray()[0].astype(np.float32) / 2**15
+                count += len(samples)
+                yield samples
     except av.FFmpegError as error:
         raise ValueError(
             f"{name} cannot be read as sound: {error.strerror}. Pass a complete WAV, FLAC, OGG "
@@ -87,6 +86,32 @@ def read_blocks(sound: Sound) -> Iterator[Array]:
         ) from error
     if not count:
         raise ValueError(f"{name} holds no sound: it has no samples. Record it again.")
+
+
+def _resampled(frames: Iterable[Any]) -> Iterator[Any]:
+    """Yields the frames of a sound with one channel at 16 kHz.
+
+    In joined files, the rate and the channels change within a sound.
+    """
+    av = _library()
+    kind = operator.attrgetter("format.name", "layout.name", "sample_rate")
+    for _, equal in itertools.groupby(map(_averaged, frames), kind):
+        resampler = av.AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
+        for frame in itertools.chain(equal, [None]):
+            yield from resampler.resample(frame)
+
+
+def _averaged(frame: Any) -> Any:
+    """Averages the channels of a frame if FFmpeg has no layout for their number, such as 9."""
+    count = frame.layout.nb_channels
+    if frame.layout.name != f"{count} channels":
+        return frame
+    samples = frame.to_ndarray()
+    samples = samples if frame.format.is_planar else samples.reshape(-1, count).T
+    mean = samples.mean(axis=0, keepdims=True).astype(samples.dtype)
+    averaged = _library().AudioFrame.from_ndarray(mean, frame.format.name, "mono")
+    averaged.sample_rate = frame.sample_rate
+    return averaged
 
 
 def _library() -> Any:

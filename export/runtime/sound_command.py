@@ -92,6 +92,5 @@ def transcribe(options: argparse.Namespace, target: BinaryIO, shown: bool) -> in
 def _progress(segments: Transcription, seconds: float) -> str:
     """Returns the share of the file that is done, and the speed."""
     share = segments.position / max(segments.duration, 1e-9)
-    return (
-        f"{share:4.0%} of {segments.duration:.0f} s, {segments.position / seconds:.1f} x real time"
-    )
+    speed = segments.position / max(seconds, 1e-9)  # a coarse clock may not have advanced
+    return f"{share:4.0%} of {segments.duration:.0f} s, {speed:.1f} x real time"

@@ -1,7 +1,12 @@
 """The options of a transcription."""
 
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+
+from keras_transformer.call_options import check_number
 
 TASKS = ("transcribe", "translate")
 
@@ -14,7 +19,8 @@ class SpeechOptions:
         language: code of the spoken language, such as "de". Defaults to `None`: detected in the
             first window.
         task: "transcribe", or "translate" to English. Defaults to "transcribe".
-        initial_prompt: text before the first window, such as names to expect. Defaults to none.
+        initial_prompt: text before the first window, such as names to expect. Special tokens in it
+            are left out. Defaults to `None`: no text.
         condition_on_previous_text: whether each window is decoded as the continuation of the
             previous text. `False` is less likely to repeat errors. Defaults to `True`.
         temperatures: the first one decodes each window. The others are tried in turn if the text
@@ -35,12 +41,14 @@ class SpeechOptions:
             Defaults to `None`: no limit.
 
     Raises:
-        ValueError: `task` is unknown, or `temperatures` is empty or has a negative number.
+        TypeError: a temperature is not a number.
+        ValueError: `task` is unknown, or `temperatures` is not a list, is empty, or has a number
+            that is negative or not finite.
     """
 
     language: str | None = None
     task: str = "transcribe"
-    initial_prompt: str = ""
+    initial_prompt: str | None = None
     condition_on_previous_text: bool = True
     temperatures: Sequence[float] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     compression_ratio_threshold: float | None = 2.4
@@ -55,7 +63,10 @@ class SpeechOptions:
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise ValueError(f"`task` must be one of {TASKS}, got {self.task!r}.")
-        if not self.temperatures or min(self.temperatures) < 0:
+        if np.ndim(self.temperatures) != 1 or not len(self.temperatures):
             raise ValueError(
-                f"`temperatures` must be numbers of at least 0, got {self.temperatures!r}."
+                "`temperatures` must be a list of at least one number, such as [0.0], got "
+                f"{self.temperatures!r}."
             )
+        for temperature in self.temperatures:
+            check_number(temperature, "`temperatures`", numbers.Real, 0)

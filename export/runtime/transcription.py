@@ -117,7 +117,9 @@ class Transcription(Iterator[Segment]):
 
     def _transcribed(self) -> Iterator[list[Segment]]:
         start, total, options, last_word = 0, self._reader.frames, self._options, 0.0
-        before = self._tokens.encode(f" {text}") if (text := options.initial_prompt.strip()) else []
+        text = (options.initial_prompt or "").strip()
+        prompt = self._tokens.encode(f" {text}") if text else []
+        before = [id for id in prompt if self._tokens.is_text(id)]
         while start < total:
             size = min(self._size, total - start)
             features = self._reader.window(start, self._size)
@@ -175,7 +177,7 @@ class Transcription(Iterator[Segment]):
     ) -> list[TimedPart]:
         """Returns the segments of a window with their words."""
         ids = [id for part in parts for id in part.token_ids if self._tokens.is_text(id)]
-        words = time_words(
+        words, median = time_words(
             ids,
             decoded.outputs[signature.WORD_ATTENTION][0],
             decoded.outputs[signature.WORD_SCORES][0],
@@ -185,7 +187,7 @@ class Transcription(Iterator[Segment]):
             self.language,
         )
         offset = start / FRAMES_PER_SECOND
-        return place_words(parts, words, offset, last_word, self._tokens)
+        return place_words(parts, words, median, offset, last_word, self._tokens)
 
     def _decode(self, features: Array, before: Sequence[int], start: int) -> Decoded:
         """Decodes a window at each temperature, until a text passes the thresholds."""

@@ -45,8 +45,10 @@ def time_words(
     frames: int,
     tokens: SpeechTokens,
     language: str | None,
-) -> list[TimedWord]:
-    """Returns the words of a text with their times in the window, punctuation merged.
+) -> tuple[list[TimedWord], float]:
+    """Returns the words of a text with their times in the window, and their median duration.
+
+    As in OpenAI's Whisper, punctuation is merged into the words after the median is computed.
 
     Args:
         ids: T tokens of text.
@@ -59,7 +61,7 @@ def time_words(
         language: code of the language.
     """
     if not ids:
-        return []
+        return [], 0.0
     weights = attention[:, : prefix + len(ids) + 2, :frames].astype(np.float64)
     weights /= weights.sum(axis=2, keepdims=True) + 1e-12
     spread = weights.std(axis=1, keepdims=True)
@@ -72,7 +74,8 @@ def time_words(
         probability = float(np.exp(log_probs[prefix + place : prefix + last]).mean())
         words.append(TimedWord(text, count, starts[place], starts[last], probability))
         place = last
-    return merge_punctuation(shorten_long_words(words))
+    median = median_duration(words)
+    return merge_punctuation(shorten_long_words(words, 2 * median)), median
 
 
 def median_filter(weights: Array) -> Array:
@@ -139,16 +142,14 @@ def split_words(
     return words
 
 
-def longest_word(words: Sequence[TimedWord]) -> tuple[float, float]:
-    """Returns the median duration of words, at most 0.7 s, and its double, the longest allowed."""
+def median_duration(words: Sequence[TimedWord]) -> float:
+    """Returns the median duration of words, at most 0.7 s; 0 if all durations are 0."""
     durations = [word.end - word.start for word in words if word.end > word.start]
-    median = min(LONGEST_MEDIAN, float(np.median(durations))) if durations else 0.0
-    return median, 2 * median
+    return min(LONGEST_MEDIAN, float(np.median(durations))) if durations else 0.0
 
 
-def shorten_long_words(words: Sequence[TimedWord]) -> list[TimedWord]:
-    """Shortens implausibly long words at the end of a sentence, because they contain pauses."""
-    _, longest = longest_word(words)
+def shorten_long_words(words: Sequence[TimedWord], longest: float) -> list[TimedWord]:
+    """Shortens words longer than `longest` at the end of a sentence: they contain pauses."""
     words = list(words)
     for i in range(1, len(words)):
         word = words[i]
@@ -192,6 +193,7 @@ class TimedPart(NamedTuple):
 def place_words(
     parts: Sequence[TimedPart],
     words: Sequence[TimedWord],
+    median: float,
     offset: float,
     last_end: float,
     tokens: SpeechTokens,
@@ -201,11 +203,11 @@ def place_words(
     Args:
         parts: segments in seconds from the start of the file.
         words: all words of the segments, from `time_words`.
+        median: their median duration, from `time_words`.
         offset: start of the window in seconds.
         last_end: end of the last word before the window.
         tokens: `SpeechTokens`.
     """
-    median, longest = longest_word(words)
     waiting, placed = list(words), []
     for part in parts:
         count, taken, found = sum(map(tokens.is_text, part.token_ids)), 0, []
@@ -216,7 +218,7 @@ def place_words(
             found.append(Word(word.text, *times, word.probability))
         if found:
             if found[0].end - last_end > 4 * median:  # after a pause
-                found = _shorten_first(found, longest)
+                found = _shorten_first(found, 2 * median)
             part = _fit(part._replace(words=tuple(found)), median)
             last_end = part.end
         placed.append(part)

@@ -47,13 +47,14 @@ def make_dataset(
         "empty": empty,
         "overlong": read - len(kept.empty) - empty,
         "longest": options.longest,
+        "limits": "".join(f" or {most} of the {name}" for name, most in examples.limits.items()),
         "if_empty": "empty" if len(examples.columns) == 1 else "with an empty side",
     }
     if not len(kept.empty):
         raise ValueError(
             "no {unit} is left of {read}: {empty} {if_empty}, {overlong} longer than {longest} "
-            "tokens (the smallest of max_length, tokens_per_batch // batch_multiple and the last "
-            "bucket boundary). Check the data, or raise the limit.".format(**counts)
+            "tokens{limits} (the smallest of max_length, tokens_per_batch // batch_multiple and "
+            "the last bucket boundary). Check the data, or raise the limit.".format(**counts)
         )
     plan = BatchPlan(kept, options)
     report = Report(
@@ -75,7 +76,8 @@ class Report:
 
     `tokens` counts the tokens of the kept examples by side, such as "source" and "target":
     including the begin or end token, without padding. `cut` counts the kept examples that were
-    shortened. `str(report)` is a sentence.
+    shortened. `limits` names the limits of single sides beside `longest`. `str(report)` is a
+    sentence.
     """
 
     unit: str
@@ -85,6 +87,7 @@ class Report:
     overlong: int
     duplicates: int
     longest: int
+    limits: str
     tokens: dict[str, int]
     batches: int
     cut: int
@@ -96,7 +99,8 @@ class Report:
         return (
             f"{self.read} {self.unit}s read, {self.kept} kept ({self.duplicates} of them "
             f"duplicates); left out: {self.empty} {self.if_empty}, {self.overlong} longer than "
-            f"{self.longest} tokens; {cut}{tokens} tokens in {self.batches} batches an epoch"
+            f"{self.longest} tokens{self.limits}; {cut}{tokens} tokens in {self.batches} batches "
+            "an epoch"
         )
 
 

@@ -4,8 +4,8 @@ Shapes: N examples of the data set, B batch.
 """
 
 import functools
-from collections.abc import Callable, Sequence, Sized
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -76,6 +76,7 @@ class Examples:
         empty: bools (N,), whether an example is empty and must be left out.
         collate: function that makes a batch. It gets the examples and the arguments of `batch`.
         labels: array (N, ...), or `None`.
+        limits: greatest lengths of single columns, by name. Defaults to none.
         joined: whether a batch joins the rows of an example. The length of an example is then the
             sum of their lengths, and otherwise the greatest length.
     """
@@ -85,6 +86,7 @@ class Examples:
     empty: Array
     collate: Callable[["Examples", Ids, int, int | None], Any]
     labels: Array | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
     joined: bool = False
 
     @property
@@ -104,7 +106,10 @@ class Examples:
 
     def fitting(self, longest: int) -> Ids:
         """Returns the indices of the examples that are neither empty nor too long."""
-        return np.flatnonzero(~self.empty & (self.lengths <= longest))
+        fits = ~self.empty & (self.lengths <= longest)
+        for name, limit in self.limits.items():
+            fits &= self.columns[name].lengths <= limit
+        return np.flatnonzero(fits)
 
     def keep(self, indices: Ids) -> Self:
         """Returns these examples only."""

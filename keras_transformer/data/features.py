@@ -83,6 +83,11 @@ def feature_batches(
     TensorShape([2, 7, 3])
     """
     batch_options = BatchOptions(tokens_per_batch, max_length, **options)
+    if tokenizer is not None and name == "target_ids":
+        raise ValueError(
+            "name must differ from 'target_ids', the input of the texts: pass the name of the "
+            "input that reads the features."
+        )
     features = [np.asarray(array, np.float32) for array in features]
     check_counts_agree(features=features, targets=targets)
     _check_features(features)

@@ -100,7 +100,7 @@ def language_model_batches(
             f"batch_multiple is {batch_options.longest}."
         )
     documents = ["\n".join(read_lines(texts)) + "\n"] if is_file else texts
-    ids = np.concatenate(encode_rows(tokenizer, checked_strings(documents, "texts")))
+    ids = Rows.of(encode_rows(tokenizer, checked_strings(documents, "texts"))).values
     last = len(ids) - (window if begin else window + 1)
     if last < 0:
         raise ValueError(

@@ -35,6 +35,7 @@ def speech_batches(
     times: bool = True,
     seconds: float = 30.0,
     mels: int = 80,
+    max_length: int = 448,
     **options: Any,
 ) -> Dataset:
     """Makes batches of recordings and texts for `model.fit` of a Whisper model.
@@ -52,9 +53,10 @@ def speech_batches(
     Args:
         sounds: sequence of N sound files (str or path-like), or of their contents (bytes). Any
             sample rate and number of channels; needs the extras `serve` and `audio`.
-        texts: sequence of N strings.
+        texts: sequence of N strings. Special tokens in them, such as `<|0.00|>`, are left out.
         tokenizer: `JsonTokenizer` of the model's folder.
-        batch_size: int, B. Missing rows of the last batch consist of padding. Defaults to 8.
+        batch_size: int, B, rounded up to a multiple of `batch_multiple`. Missing rows of the last
+            batch consist of padding. Defaults to 8.
         language: str, code of the spoken language; `None` for models of English only. Defaults to
             "en".
         task: "transcribe", or "translate" to English. Defaults to "transcribe".
@@ -63,6 +65,8 @@ def speech_batches(
         seconds: float, length of a window; S is 100 times this. Longer recordings are left out.
             Defaults to 30.
         mels: int, M, the mel bands that the model reads. Defaults to 80; Whisper large-v3 has 128.
+        max_length: int, greatest T, the positions of the decoder. Recordings with longer targets
+            are left out. Defaults to 448, as in Whisper.
         **options: `shuffle`, `seed`, `initial_epoch`, `batch_multiple` and `prefetch` of
             `BatchOptions`.
 
@@ -82,7 +86,8 @@ def speech_batches(
     >>> model.fit(train, epochs=2)  # doctest: +SKIP
     """
     check_count("batch_size", batch_size)
-    if fixed := {"max_length", "bucket_boundaries", "static_shapes"} & options.keys():
+    check_count("max_length", max_length)
+    if fixed := {"bucket_boundaries", "static_shapes"} & options.keys():
         raise TypeError(
             f"speech_batches does not take {', '.join(sorted(fixed))}: it pads all recordings to "
             "`seconds`. Leave it out."
@@ -91,12 +96,17 @@ def speech_batches(
     check_count("100 * seconds", frames)
     check_counts_agree(sounds=sounds, texts=texts)
     texts = checked_strings(texts, "texts")
+    multiple = options.get("batch_multiple", 1)
+    check_count("batch_multiple", multiple)
+    batch_size = -(-batch_size // multiple) * multiple
     start = _start_tokens(tokenizer, language, task, times)
     features = [_features(sound, mels) for sound in sounds]
     first_time = tokenizer.added_ids["<|0.00|>"] if times else None
+    special = set(tokenizer.added_ids.values())  # may be written in a text
+    rows = tokenizer.encode([f" {text.strip()}" for text in texts])
     targets = [
-        _target(start, tokenizer.encode(f" {text.strip()}"), first_time, len(array))
-        for text, array in zip(texts, features, strict=True)
+        _target(start, [id for id in row if id not in special], first_time, len(array))
+        for row, array in zip(rows, features, strict=True)
     ]
     sources = Rows.of(features)
     examples = Examples(
@@ -104,6 +114,7 @@ def speech_batches(
         {"source": sources, "target": Rows.of(targets)},
         are_blank(texts) | (sources.lengths == 0),
         functools.partial(_collate, len(start)),
+        limits={"target": max_length},
     )
     batch_options = BatchOptions(
         batch_size * frames, frames, bucket_boundaries=[frames], static_shapes=True, **options

@@ -69,6 +69,11 @@ def test_frames_that_do_not_fit_are_refused():
         feature_batches(FRAMES, [0])
 
 
+def test_the_input_of_features_is_not_the_input_of_texts(tokenizer):
+    with pytest.raises(ValueError, match="name must differ from 'target_ids'"):
+        feature_batches(FRAMES, ["a", "b", "c"], tokenizer, name="target_ids")
+
+
 def test_vectors_longer_than_the_length_are_refused():
     with pytest.raises(ValueError, match="do not fit into"):
         pad_vectors(FRAMES, length=4)

@@ -107,3 +107,8 @@ def test_each_character_has_an_id(characters):
 def test_invalid_options_are_refused(characters, options, message):
     with pytest.raises(ValueError, match=message):
         language_model_batches([TEXT], characters, **options)
+
+
+def test_a_list_of_no_documents_fills_no_window(characters):
+    with pytest.raises(ValueError, match="has 0 tokens, too few for a window of 5"):
+        language_model_batches([], characters, window=5)

@@ -1,5 +1,6 @@
 """`compare_with_keras`: counts sentences with the same tokens, in another process."""
 
+import gzip
 import json
 import re
 import subprocess
@@ -24,11 +25,12 @@ def batches_of_two(monkeypatch):
 
 
 def test_keras_and_the_artefact_agree(batches_of_two):
-    found = compare_with_keras(exports.shared_model(), exports.artefact(), LINES, LINES)
-    assert found.sentences == found.same_tokens == found.same_texts == len(LINES) == 6
+    lines = [*LINES, "a man\0 rides a red bike"]  # ends at the NUL character
+    found = compare_with_keras(exports.shared_model(), exports.artefact(), lines, lines)
+    assert found.sentences == found.same_tokens == found.same_texts == len(lines) == 7
     assert found.keras_seconds > 0 and found.onnx_seconds > 0 and found.text_seconds > 0
     assert set(found.keras_scores) == {"BLEU", "chrF"} and found.keras_scores == found.onnx_scores
-    assert "the same tokens in 6 of 6" in str(found) and "BLEU: Keras" in str(found)
+    assert "the same tokens in 7 of 7" in str(found) and "BLEU: Keras" in str(found)
 
 
 def test_sentences_that_differ_are_counted():
@@ -50,7 +52,8 @@ def test_samples_of_a_language_model_are_compared_without_a_text_model(layout):
 @pytest.mark.full
 def test_the_command_prints_the_comparison(tmp_path, capsys):
     exports.shared_model().save(tmp_path / "model.keras")
-    (tmp_path / "lines.txt").write_text("\n".join(LINES) + "\n", "utf-8")
+    text = "\ufeff" + "\r\n".join(LINES) + "\r\n"
+    (tmp_path / "lines.txt").write_bytes(gzip.compress(text.encode()))
     folder = str(exports.artefact())
     paths = [str(tmp_path / "model.keras"), folder, str(tmp_path / "lines.txt")]
     assert compare.main([*paths, paths[-1]]) == 0

@@ -200,6 +200,22 @@ def test_the_vocabulary_lists_the_pieces_in_the_order_of_ids(tokenizer):
     assert "".join(pieces).replace("\u2581", " ").strip() == "a man"
 
 
+@pytest.mark.parametrize("precision", quick(["int8", "float32"], "int8"))
+def test_updates_of_lora_are_written(precision, tmp_path):
+    model = random_model()
+    model.enable_lora(rank=2)
+    for weight in model.weights:
+        if weight.path.endswith("lora_kernel_b"):
+            weight.assign(np.random.default_rng(5).normal(0, 0.3, weight.shape))
+    merged = random_model()
+    model.save_weights(tmp_path / "merged.weights.h5")
+    merged.load_weights(tmp_path / "merged.weights.h5")
+    for name, one in (("lora", model), ("merged", merged)):
+        export_ctranslate2(one, tmp_path / name, precision=precision, verbose=False)
+    files = [(tmp_path / name / "model.bin").read_bytes() for name in ("lora", "merged")]
+    assert files[0] == files[1]
+
+
 # Bad input
 
 
@@ -215,7 +231,13 @@ REFUSED = [
     ({"recurrent_decoder": True}, {}, "recurrent_decoder=True"),
     ({"encoder": own_encoder}, {}, "encoder='listener'"),
     ({}, {"precision": "int4"}, "precision must be one of .* 'int4'"),
-    ({}, {"max_length": 0}, "max_length must be an integer from 1 to"),
+    ({}, {"max_length": 1}, r"max_length must lie in \[2, inf\] and be finite, got 1"),
+    (
+        {"positions": lambda: kt.LearnedPositionEncoding(13)},
+        {"max_length": 14},
+        r"must lie in \[2, 13\]",
+    ),
+    ({}, {"max_length": 2.5}, "max_length must be an integer, got 2.5"),
     ({}, {"tokenizer": "pieces"}, "tokenizer must be a Tokenizer"),
     ({}, {"tolerance": -1.0}, "Parity with CTranslate2"),
 ]
@@ -227,6 +249,14 @@ def test_unsupported_models_and_arguments_are_refused(sizes, options, message, t
     with pytest.raises((ValueError, TypeError, ExportError), match=message):
         export_ctranslate2(random_model(**sizes), tmp_path / "out", verbose=False, **options)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
+def test_a_model_quantized_by_keras_is_refused(tmp_path):
+    model = random_model()
+    model.quantize("int8")
+    with pytest.raises(ValueError, match="weights that model.quantize rounded"):
+        export_ctranslate2(model, tmp_path / "out", verbose=False)
 
 
 def test_errors_name_the_wrong_model_tokenizer_folder_or_package(tokenizer, tmp_path, monkeypatch):

@@ -264,6 +264,27 @@ def test_padding_is_tried_within_learned_positions(positions, ignores):
     assert task.ignores_padding(task.cases(None)) is ignores
 
 
+def halved():
+    """A model whose outputs have half the length of its ids, rounded up."""
+    ids = ids_input()
+    vectors = layers.Embedding(exports.VOCAB, 5, mask_zero=True)(ids)
+    vectors = kt.MaskedConv1D(4, 3, strides=2, padding="same", use_bias=False)(vectors)
+    return keras.Model(ids, layers.Dense(3)(vectors))
+
+
+def test_shorter_outputs_are_not_padded():
+    task = ForwardTask(halved(), export.FeatureExtraction())
+    assert not task.ignores_padding(task.cases(None))
+
+
+def test_a_head_for_each_token_needs_an_output_of_the_length_of_the_ids():
+    task = ForwardTask(halved(), TAGS)
+    cases = task.cases(None)
+    expected = [task.expected(case) for case in cases]
+    with pytest.raises(ExportError, match="TokenClassification needs the numbers of each token"):
+        task.compare(cases, expected, expected, 1e-4)
+
+
 # Heads that do not fit the model
 
 

@@ -193,6 +193,21 @@ def test_models_that_the_folder_cannot_hold_are_refused(options, message, tokeni
     assert not any(tmp_path.iterdir())
 
 
+def test_updates_of_lora_are_written(tokenizers, tmp_path):
+    model = random_model(tokenizers[0].vocab_size)
+    model.enable_lora(rank=2)
+    for weight in model.weights:
+        if weight.path.endswith("lora_kernel_b"):
+            weight.assign(np.random.default_rng(5).normal(0, 0.3, weight.shape))
+    export_marian(model, tmp_path / "out", tokenizers[0], verbose=False)  # compares the logits
+
+
+@pytest.mark.parametrize("length", [0, -1, 1, 2.5, True])
+def test_a_length_without_room_for_a_token_is_refused(length, tokenizers, tmp_path):
+    with pytest.raises((TypeError, ValueError), match="max_length must"):
+        export_marian(random_model(70), tmp_path / "out", tokenizers[0], max_length=length)
+
+
 def test_tokenizers_that_do_not_fit_are_refused(tokenizers, tmp_path):
     source, target = tokenizers
     with pytest.raises(TypeError, match="pass tokenizer, a Tokenizer"):

@@ -10,11 +10,12 @@ from helpers import exports, processes
 from helpers.exports import BEAM, LINES, MAX_LENGTH, source, tiny
 
 import keras_transformer as kt
-from keras_transformer.export import ExportError, export_saved_model, saved_model
+from keras_transformer.export import ExportError, export_onnx, export_saved_model, saved_model
 from keras_transformer.export.saved_model import why_not_saved_model
 from keras_transformer.padding import pad_rows
 from keras_transformer.search import GreedySearch, Sampling
 from keras_transformer.special_ids import END_ID
+from keras_transformer.text.json_tokenizer import JsonTokenizer
 
 pytest.importorskip("tensorflow_text", reason="strings inside graphs need tensorflow-text")
 pytestmark = pytest.mark.usefixtures("forked_proofs")
@@ -170,3 +171,14 @@ def test_tables_of_lookup_layers_are_saved(lookup, tmp_path):
     forward = tf.saved_model.load(str(tmp_path / "out")).signatures["forward"]
     (result,) = forward(**{"words": tf.constant(words)}).values()
     np.testing.assert_allclose(result, model(tf.constant(words)), rtol=1e-6)
+
+
+def test_strings_inside_a_graph_need_a_sentencepiece_model(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"<pad>": 0, "<unk>": 1, "<s>": 2, "</s>": 3, "a": 4}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    arguments = exports.shared_model(), tmp_path / "out", JsonTokenizer(made.to_str())
+    with pytest.raises(TypeError, match="need a Tokenizer.*Leave it out"):
+        export_saved_model(*arguments, GreedySearch())
+    with pytest.raises(TypeError, match="need a Tokenizer.*Leave text out"):
+        export_onnx(*arguments, GreedySearch(), text=True)

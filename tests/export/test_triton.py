@@ -163,10 +163,13 @@ def test_a_separate_file_of_weights_is_copied_beside_the_model(tokenizer, tmp_pa
     [
         ({"name": "a/b"}, ValueError, "`name` must be letters"),
         ({"device": "tpu"}, ValueError, "`device` must be one of"),
-        ({"instances": 0}, ValueError, "`instances` must be at least 1, got 0"),
-        ({"threads": 0}, ValueError, "`threads` must be at least 1"),
-        ({"queue_delay": -1}, ValueError, "`queue_delay` must be at least 0"),
-        ({"max_batch_size": -1}, ValueError, "`max_batch_size` must be at least 0"),
+        ({"instances": 0}, ValueError, r"`instances` must lie in \[1, inf\]"),
+        ({"instances": True}, TypeError, "`instances` must be an integer"),
+        ({"threads": 0}, ValueError, r"`threads` must lie in \[1, inf\]"),
+        ({"queue_delay": -1}, ValueError, r"`queue_delay` must lie in \[0, inf\]"),
+        ({"queue_delay": 2.5}, TypeError, "`queue_delay` must be an integer, got 2.5"),
+        ({"max_batch_size": -1}, ValueError, r"`max_batch_size` must lie in \[0, inf\]"),
+        ({"max_batch_size": 2.5}, TypeError, "`max_batch_size` must be an integer, got 2.5"),
         ({"text": True}, ExportError, "holds no text model"),
     ],
 )

@@ -66,6 +66,27 @@ def test_batches_have_one_shape_and_long_recordings_are_left_out(folder, sounds)
     assert sum(int((labels.numpy()[:, 2] > 0).sum()) for _, labels in data) == 3
     report = batches(folder, sounds, seconds=0.11).batches.report
     assert (report.kept, report.overlong) == (2, 1)
+    data = batches(folder, sounds, batch_size=1, batch_multiple=2)
+    assert {inputs["features"].shape[:2] for inputs, _ in data} == {(2, 14)}
+    assert data.batches.report.kept == 3
+
+
+def test_texts_longer_than_the_decoder_are_left_out(folder, sounds):
+    tokenizer = whisper.load(folder)[1]
+    texts = ["one", "two", "seven seven"]
+    data = kt.speech_batches(sounds, texts, tokenizer, **OPTIONS, max_length=11)
+    report = data.batches.report
+    assert (report.kept, report.overlong) == (2, 1)
+    assert "1 longer than 14 tokens or 11 of the target" in str(report)
+
+
+def test_special_tokens_in_a_text_are_left_out(folder, sounds):
+    tokenizer = whisper.load(folder)[1]
+    found = []
+    for text in ("ab", "a<|endoftext|>b<|0.02|>"):
+        ((_, labels),) = kt.speech_batches(sounds[:1], [text], tokenizer, **OPTIONS)
+        found.append(labels.numpy().tolist())
+    assert found[0] == found[1]
 
 
 def test_bad_arguments_are_refused(folder, sounds):

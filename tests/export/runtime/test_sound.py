@@ -29,6 +29,7 @@ def read(path, size=7 * SAMPLE_RATE):
         ("flac", 44_100, 2, 1e-3),
         ("ogg", 22_050, 1, 0.05),
         ("mp3", 48_000, 2, 0.05),
+        ("wav", 16_000, 9, 1e-3),  # FFmpeg has no layout of 9 channels
     ],
 )
 def test_formats_rates_and_channels(tmp_path, suffix, rate, channels, error):
@@ -41,6 +42,20 @@ def test_formats_rates_and_channels(tmp_path, suffix, rate, channels, error):
     size = min(len(found), SECONDS * SAMPLE_RATE)
     gap = np.abs(found[:size] - tone(SAMPLE_RATE)[:size])[inner]
     assert gap.max() < error
+
+
+@pytest.mark.parametrize("kinds", [[(44_100, 2), (22_050, 1)], [(16_000, 1), (48_000, 2)]])
+def test_joined_files_may_differ_in_rate_and_channels(tmp_path, kinds):
+    data = b""
+    for rate, channels in kinds:
+        soundfile.write(tmp_path / "part.mp3", np.stack([tone(rate)] * channels, axis=1), rate)
+        data += (tmp_path / "part.mp3").read_bytes()
+    (tmp_path / "whole.mp3").write_bytes(data)
+    found = read(tmp_path / "whole.mp3")
+    assert abs(len(found) / SAMPLE_RATE - 2 * SECONDS) < 0.3
+    for start in (2, SECONDS + 2):  # both parts have the same tone
+        part = found[start * SAMPLE_RATE :][: 4 * SAMPLE_RATE]
+        assert np.abs(np.fft.rfft(part)).argmax() == 4 * 440
 
 
 def test_a_relative_path_may_have_a_colon(tmp_path, monkeypatch):

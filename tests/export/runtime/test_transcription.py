@@ -11,7 +11,7 @@ from helpers.exports import counts
 
 from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.artefact.transcripts import FORMATS, Segment, clock
-from keras_transformer.export.runtime import Transcriber, voice_activity
+from keras_transformer.export.runtime import Transcriber, sound_command, voice_activity
 from keras_transformer.export.runtime.__main__ import main
 from keras_transformer.export.runtime.features import FeatureReader
 from keras_transformer.export.runtime.speech_options import SpeechOptions
@@ -22,6 +22,7 @@ from keras_transformer.export.runtime.word_times import (
     median_filter,
     merge_punctuation,
     place_words,
+    time_words,
     token_starts,
 )
 
@@ -127,6 +128,9 @@ def test_previous_text_is_the_prompt(tokenizer, sound):
     assert session.starts[2] == [PREVIOUS, *PLAIN, *PLAIN, *start]
     _, _, session = transcribed(tokenizer, sound, *results, initial_prompt="z" * 99)
     assert session.starts[0] == [PREVIOUS, *word("z" * 8), 2, 1, TRANSCRIBE]
+    for prompt in ("ab", "<|startoftranscript|>ab<|0.02|><|endoftext|>"):
+        _, _, session = transcribed(tokenizer, sound, *results, initial_prompt=prompt)
+        assert session.starts[0] == [PREVIOUS, *word("ab"), 2, 1, TRANSCRIBE]
     _, _, session = transcribed(tokenizer, sound, *results, condition_on_previous_text=False)
     assert session.starts[1:] == [start, start]
 
@@ -146,8 +150,9 @@ def test_language_and_task_are_start_tokens(tokenizer, sound):
         transcribed(tokenizer, sound, languages=(), task="translate")
     with pytest.raises(ValueError, match="`task` must be one of"):
         SpeechOptions(task="sing")
-    with pytest.raises(ValueError, match="`temperatures`"):
-        SpeechOptions(temperatures=())
+    for temperatures in ((), 0.5, (0.0, float("nan")), (-1,), ("0",)):
+        with pytest.raises((TypeError, ValueError), match="`temperatures` must"):
+            SpeechOptions(temperatures=temperatures)
 
 
 def test_failed_texts_are_decoded_at_the_next_temperature(tokenizer, sound):
@@ -297,20 +302,41 @@ def test_punctuation_is_merged_into_its_word():
     assert [(word.start, word.end) for word in merged] == [(0, 1), (1, 2)]
 
 
+class Pieces:
+    """Tokens of known text, ids from 0."""
+
+    def __init__(self, texts):
+        self.texts = texts
+
+    def text(self, ids):
+        return "".join(self.texts[id] for id in ids)
+
+
+def test_the_median_duration_counts_punctuation_alone():
+    texts, frames = [" a", ",", " b", ",", " c", "."], [40, 6, 20, 6, 20, 6, 10]
+    attention = np.zeros((1, 9, sum(frames)))
+    attention[0, 1:8] = np.repeat(np.eye(7), frames, axis=1)
+    words, median = time_words(
+        range(6), attention, np.zeros(9), 1, sum(frames), Pieces(texts), "en"
+    )
+    assert [word.text for word in words] == [" a,", " b,", " c."]
+    assert median == pytest.approx((0.12 + 0.4) / 2, abs=0.05)  # of 0.8, 0.4, 0.4 and 3 times 0.12
+
+
 def test_words_are_assigned_to_their_segments(tokenizer, sound):
     tokens = transcribed(tokenizer, sound, *[(PLAIN, -0.2, 0.1)] * 3)[0]._tokens
     parts = [TimedPart(1.0, 1.4, [FIRST, 5, 6, FIRST + 2]), TimedPart(1.4, 3.0, [FIRST + 2, 7])]
     words = [timed("ab", 0.06, 0.3, 2), timed("c", 0.5, 0.8)]
-    first, second = place_words(parts, words, 1.0, 0.9, tokens)
+    first, second = place_words(parts, words, 0.27, 1.0, 0.9, tokens)
     assert (first.start, first.end) == (1.06, 1.3) and first.words == (("ab", 1.06, 1.3, 0.5),)
     assert (second.start, second.end) == (1.5, 1.8)
-    assert [part.words for part in place_words(parts, [], 1.0, 0.9, tokens)] == [(), ()]
+    assert [part.words for part in place_words(parts, [], 0.0, 1.0, 0.9, tokens)] == [(), ()]
 
 
 def test_a_long_word_after_a_pause_is_shortened(tokenizer, sound):
     tokens = transcribed(tokenizer, sound, *[(PLAIN, -0.2, 0.1)] * 3)[0]._tokens
     words = [timed("a", 0.0, 9.0), *(timed("b", 9.0 + i / 5, 9.2 + i / 5) for i in range(5))]
-    (part,) = place_words([TimedPart(8.8, 10.0, [5] * 6)], words, 0.0, 0.0, tokens)
+    (part,) = place_words([TimedPart(8.8, 10.0, [5] * 6)], words, 0.2, 0.0, 0.0, tokens)
     assert part.words[0].start == pytest.approx(8.6) and part.words[0].end == 9.0
 
 
@@ -340,6 +366,8 @@ def test_formats():
     )
     lines = [json.loads(line) for line in written("json").splitlines()]
     assert lines[1]["start"] == 3723.5 and lines[0]["text"] == SEGMENTS[0].text
+    cue = Segment(0.0, 1.5, "a ---> b", (6,), -0.3, 0.2, 1.2, 0.4)
+    assert [*FORMATS["srt"]([cue])][0].endswith("\na -> b\n\n")
     assert clock(59.9996) == "00:01:00.000" and clock(-1.0) == "00:00:00.000"
 
 
@@ -403,6 +431,19 @@ def test_sound_options_need_a_sound_file(capsys):
     with pytest.raises(SystemExit):
         main(["out", "a.wav", "--n-best", "3"])
     assert "--n-best: not with a sound file" in capsys.readouterr().err
+
+
+def test_sound_files_are_transcribed_one_by_one(sound):
+    transcriber = object.__new__(Transcriber)
+    transcriber.manifest = manifest()
+    for item in (str(sound), sound, sound.read_bytes()):
+        with pytest.raises(TypeError, match="a list of sound files, but a call transcribes one"):
+            transcriber.transcribe([item, item])
+
+
+def test_the_progress_needs_no_elapsed_time():
+    segments = types.SimpleNamespace(position=5.0, duration=10.0)
+    assert sound_command._progress(segments, 0.0).startswith(" 50% of 10 s")
 
 
 def test_other_artefacts_do_not_transcribe_files(tokenizer, sound):
