@@ -96,10 +96,10 @@ def renumbered(model: bytes, names: Sequence[str], writes: bool = True) -> Token
     if missing:
         raise ValueError(f"The vocabulary lacks {len(missing)} pieces of the model: {missing[:5]}.")
     proto = _proto(model)
-    used = _used_pieces(proto)
+    own = {p.piece: p for p in proto.pieces if p.type != proto.SentencePiece.UNKNOWN}
     prefix = SPACE if proto.normalizer_spec.add_dummy_prefix else ""
     pieces = [
-        _piece(proto.SentencePiece, number, name, used, prefix, writes)
+        _piece(proto.SentencePiece, number, name, own, prefix, writes)
         for number, name in enumerate(names)
     ]
     del proto.pieces[:]
@@ -222,19 +222,23 @@ def word_pieces(folder: StrPath, ids: dict[str, int]) -> dict[str, Any]:
 
 
 def _piece(
-    kind: Any, number: int, name: str, used: Mapping[str, Any], prefix: str, writes: bool
+    kind: Any, number: int, name: str, own: Mapping[str, Any], prefix: str, writes: bool
 ) -> Any:
     """Returns the piece at one of our ids."""
     if number == UNKNOWN_ID:
         return kind(piece=name, score=0.0, type=kind.UNKNOWN)
     if number in (PAD_ID, BEGIN_ID, END_ID):
         return kind(piece=name, score=0.0, type=kind.CONTROL)
-    if name in used:
-        return used[name]
+    piece = own.get(name)
+    if piece is not None and piece.type not in (kind.CONTROL, kind.UNUSED):
+        return piece
     if LANGUAGE.fullmatch(name):
         return kind(piece=prefix + name, score=0.0, type=kind.USER_DEFINED)
+    if piece is not None and name not in SPECIAL_PIECES:
+        return piece
     if writes and name not in SPECIAL_PIECES:
-        return kind(piece=name, score=0.0, type=kind.UNUSED)
+        # BPE also merges to unused pieces, in the order of the scores: to this one last.
+        return kind(piece=name, score=-1e9, type=kind.UNUSED)
     # Neither read nor written, under a name that no other piece has.
     return kind(piece=f"<{number} {name}>", score=0.0, type=kind.CONTROL)
 
