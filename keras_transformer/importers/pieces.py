@@ -74,7 +74,9 @@ def piece_names(ids: Mapping[str, int], order: Ids, unknown: Sequence[str] = ())
     """
     piece_of = {number: piece for piece, number in ids.items()}
     known = order[len(SPECIAL_PIECES) : len(order) - len(unknown)].tolist()
-    return [*SPECIAL_PIECES, *(piece_of.get(number, f"<{number}>") for number in known), *unknown]
+    # No piece has a space, so a vocabulary does not hold the name of a missing piece.
+    found = [piece_of.get(number, f"<id {number}>") for number in known]
+    return [*SPECIAL_PIECES, *found, *unknown]
 
 
 def renumbered(model: bytes, names: Sequence[str], writes: bool = True) -> Tokenizer:

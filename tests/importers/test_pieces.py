@@ -108,6 +108,12 @@ def test_pieces_that_only_the_vocabulary_has_do_not_change_merges():
         assert tokenizer.encode(line, sample=True, alpha=0.0) == ours
 
 
+def test_ids_without_a_piece_have_names_of_their_own():
+    ids = {"</s>": 0, "<unk>": 1, "<3>": 2, "a": 4}
+    names = piece_names(ids, row_order(5, None, 1, None, 0))
+    assert sorted(names[4:]) == ["<3>", "<id 3>", "a"]
+
+
 def test_control_pieces_are_not_written():
     model = trained(LINES[:4] * 3, 200, control_symbols=["[INST]"])
     ids = piece_ids(model)
