@@ -8,6 +8,7 @@ from helpers import published
 from helpers.published import transformers
 
 from keras_transformer import classification_batches, tagging_batches
+from keras_transformer.data.pairs import piece_span
 from keras_transformer.importers import bert, gpt2, pieces
 from keras_transformer.text.json_tokenizer import JsonTokenizer, load_tokenizer
 from keras_transformer.text.tokenizer import Tokenizer
@@ -100,6 +101,27 @@ def test_a_language_model_has_byte_pairs(tmp_path):
     assert tokenizer.decode([2, *tokenizer.encode("ab ba"), 3, 5]) == "ab ba"
     assert tokenizer.encode("<|endoftext|>") == [3]
     assert model.vocab_size >= tokenizer.vocab_size
+
+
+def test_spans_and_decoding_are_as_with_sentencepiece():
+    import tensorflow as tf
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    pieces = ["<pad>", "<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    tokenizer, text = JsonTokenizer(made.to_str()), "a \U0001f600\u00e9"
+    ids, spans = tokenizer.encode_with_spans(text)
+    # The last byte of a character covers it.
+    assert spans == [(0, 1), (1, 2), *[(2, 2)] * 3, (2, 3), (3, 3), (3, 4)]
+    assert piece_span(tokenizer, text, (2, 3)) == (2, 5)
+    assert tokenizer.decode(tf.constant(ids)) == text
+    assert tokenizer.decode(tf.constant([ids, ids])) == [text, text]
+    assert tokenizer.decode(np.zeros((0, 5), int)) == []
+    for number in (-1, len(pieces)):
+        with pytest.raises(ValueError, match=f"id {number} is not within this vocabulary of 260"):
+            tokenizer.decode([5, number])
 
 
 @pytest.mark.full
