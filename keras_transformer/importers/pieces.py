@@ -203,8 +203,12 @@ def word_pieces(folder: StrPath, ids: dict[str, int]) -> dict[str, Any]:
 
     Args:
         folder: str or path-like. Its `tokenizer_config.json` may set `do_lower_case`,
-            `strip_accents` and `tokenize_chinese_chars`.
+            `strip_accents` and `tokenize_chinese_chars`. The tokens in `added_tokens.json` and in
+            `added_tokens_decoder` of `tokenizer_config.json` are added.
         ids: dict from piece to the origin's id.
+
+    Raises:
+        ValueError: a file is not JSON, or the added tokens have no ids.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -220,7 +224,36 @@ def word_pieces(folder: StrPath, ids: dict[str, int]) -> dict[str, Any]:
     tokenizer.decoder = decoders.WordPiece()
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     tokenizer.add_special_tokens([piece for piece in special if piece in ids])
-    return json.loads(tokenizer.to_str())
+    config = json.loads(tokenizer.to_str())
+    added = {token["content"]: token for token in config["added_tokens"]}
+    config["added_tokens"] = [*(added | _added_tokens(path, settings)).values()]
+    return config
+
+
+def _added_tokens(path: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the tokens beside `vocab.txt`, in the form of `tokenizer.json`, by their text.
+
+    Args:
+        path: of `tokenizer_config.json`.
+        settings: its content.
+    """
+    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    other = path.with_name("added_tokens.json")
+    ids = check_ids(other, read_json(other)) if other.exists() else {}
+    added = {
+        piece: {"id": id, "content": piece, **dict.fromkeys(flags, False), "normalized": True}
+        for piece, id in ids.items()
+    }
+    try:
+        for id, token in settings.get("added_tokens_decoder", {}).items():
+            known = {name: token.get(name, False) for name in flags}
+            added[token["content"]] = {"id": int(id), "content": token["content"], **known}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"added_tokens_decoder in {path} must be an object from ids to tokens with a content. "
+            "Copy the file again."
+        ) from error
+    return added
 
 
 def _piece(
