@@ -203,8 +203,8 @@ def word_pieces(folder: StrPath, ids: dict[str, int]) -> dict[str, Any]:
 
     Args:
         folder: str or path-like. Its `tokenizer_config.json` may set `do_lower_case`,
-            `strip_accents` and `tokenize_chinese_chars`. The tokens in `added_tokens.json` and in
-            `added_tokens_decoder` of `tokenizer_config.json` are added.
+            `strip_accents` and `tokenize_chinese_chars`. The tokens of its `added_tokens_decoder`
+            are added, or without it the tokens in `added_tokens.json`.
         ids: dict from piece to the origin's id.
 
     Raises:
@@ -239,11 +239,11 @@ def _added_tokens(path: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, 
     """
     flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
     other = path.with_name("added_tokens.json")
-    ids = check_ids(other, read_json(other)) if other.exists() else {}
-    added = {
-        piece: {"id": id, "content": piece, **dict.fromkeys(flags, False), "normalized": True}
-        for piece, id in ids.items()
-    }
+    if "added_tokens_decoder" not in settings and other.exists():
+        known = dict.fromkeys(flags, False) | {"normalized": True}
+        ids = check_ids(other, read_json(other))
+        return {piece: {"id": id, "content": piece, **known} for piece, id in ids.items()}
+    added = {}
     try:
         for id, token in settings.get("added_tokens_decoder", {}).items():
             known = {name: token.get(name, False) for name in flags}

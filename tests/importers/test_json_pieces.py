@@ -69,15 +69,20 @@ def test_added_tokens_beside_the_vocabulary_are_read(folder, tmp_path):
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES[:-2]) + "\n", "utf-8")
+    settings, text = tmp_path / "tokenizer_config.json", "the<Cat>Sleeping <cat>"
+
+    def encoded():
+        order = bert.row_order(bert.read_config(tmp_path), bert.read_vocabulary(tmp_path))
+        ids = [int(order[i]) for i in [*bert.load(tmp_path)[1].encode(text), 3]]
+        assert ids == transformers.BertTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
+        return ids
+
+    (tmp_path / "added_tokens.json").write_text('{"<Cat>": 13, "sleeping": 14}', "utf-8")
+    assert encoded() == [6, 1, 13, 14, 13, 7]
     flags = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False}
     token = {"content": "<Cat>", **flags, "special": True}
-    settings = tmp_path / "tokenizer_config.json"
     settings.write_text(json.dumps({"added_tokens_decoder": {"13": token}}), "utf-8")
-    (tmp_path / "added_tokens.json").write_text('{"<Cat>": 13, "sleeping": 14}', "utf-8")
-    tokenizer = bert.load(tmp_path)[1]
-    order = bert.row_order(bert.read_config(tmp_path), bert.read_vocabulary(tmp_path))
-    ids = tokenizer.encode("the<Cat>Sleeping <cat>")
-    assert [int(order[i]) for i in ids] == [6, 1, 13, 14, 5, 3, 5]
+    assert encoded() == [6, 1, 13, 4, 2, 5, 3, 5, 7]
     settings.write_text('{"added_tokens_decoder": ["a"]}', "utf-8")
     with pytest.raises(ValueError, match="added_tokens_decoder in .* must be an object from ids"):
         bert.load(tmp_path)
