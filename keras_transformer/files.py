@@ -1,8 +1,8 @@
 """Atomic writes of files and folders: written to a temporary folder, then moved into place.
 
 The temporary folder, `.NAME.XXXXXXXX.partial`, is beside the target. So it is on the same disk, and
-the move is one step of the file system. If the process is killed before the move, the target is
-unchanged, and the folder stays but is never read.
+the move is one step of the file system. Of a long name it has 200 bytes. If the process is killed
+before the move, the target is unchanged, and the folder stays but is never read.
 """
 
 import contextlib
@@ -121,7 +121,9 @@ def _target(path: StrPath) -> pathlib.Path:
 @contextlib.contextmanager
 def _folder_beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """Creates a folder beside `path`; removes it unless it holds the only copy of `path`."""
-    folder = tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    # A file system allows names of 255 bytes.
+    name = os.fsencode(path.name)[:200].decode("utf-8", "ignore")
+    folder = tempfile.mkdtemp(prefix=f".{name}.", suffix=".partial", dir=path.parent)
     try:
         yield pathlib.Path(folder)
     finally:

@@ -43,6 +43,13 @@ def test_new_content_appears_and_replaces_the_old(path):
         assert names(path.parent) == [path.name]
 
 
+@pytest.mark.parametrize("suffix", ["", ".npz"])
+def test_names_may_be_as_long_as_the_file_system_allows(tmp_path, suffix):
+    name = "a" + "\u20ac" * 83 + suffix  # up to 254 bytes
+    write(tmp_path / name, "new")
+    assert content(tmp_path / name) == "new" and names(tmp_path) == [name]
+
+
 def test_nothing_is_at_the_target_before_the_block_ends(path):
     with aside_of(path) as aside:
         assert not path.exists() and aside.parent.parent == path.parent

@@ -231,7 +231,9 @@ def piece_span(
 
 
 def _is_byte(tokenizer: AnyTokenizer, token: int) -> bool:
-    return isinstance(tokenizer, Tokenizer) and tokenizer.pieces[token].startswith("<0x")
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer.pieces[token].startswith("<0x")
+    return token != BEGIN_ID
 
 
 def _collate_answers(

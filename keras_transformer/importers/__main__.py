@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +29,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("origin", choices=ORIGINS)
     command.add_argument("folder", help="the published files of the model")
     command.add_argument(
-        "out", help=f"folder for {MODEL} and {TOKENIZER}, or for the export; replaced if it exists"
+        "out",
+        help=f"folder for {MODEL} and {TOKENIZER}, or for the export: new, empty, or an earlier "
+        "result, which is replaced",
     )
     command.add_argument(
         "--export", choices=("onnx", "saved_model"), default=None, help="export format"
@@ -62,6 +65,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         command.error(f"{flags}: only with --export {formats}")
     if "shortlist" in arguments and arguments.origin != "bergamot":
         command.error("--shortlist: only bergamot has a shortlist")
+    if "beam_width" in arguments:
+        if arguments.origin == "bert":
+            command.error("--beam-width: bert is an encoder, which no search runs")
+        if arguments.beam_width < 1:
+            command.error(f"--beam-width must be at least 1, got {arguments.beam_width}")
     return arguments
 
 
@@ -73,8 +81,24 @@ def load(origin: str, folder: StrPath) -> tuple[Any, tuple[Any, ...]]:
     return model, tokenizers if isinstance(tokenizers, tuple) else (tokenizers,)
 
 
+def check_out(out: StrPath) -> None:
+    """Raises `ValueError` unless `out` is missing, empty or an earlier result without export."""
+    path = pathlib.Path(out)
+    reason = "it is a file" if path.exists() else None
+    if path.is_dir():
+        others = {item.name for item in path.iterdir()} - {MODEL, TOKENIZER, TARGET_TOKENIZER}
+        reason = f"it holds {min(others)}" if others else None
+    if reason:
+        raise ValueError(
+            f"{path} exists and is not an earlier result of this command ({reason}), so it was "
+            "left unchanged. Choose another path, or remove it first."
+        )
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Imports the model and writes it. Errors are raised before anything is written."""
+    if arguments.export is None:
+        check_out(arguments.out)
     model, tokenizers = load(arguments.origin, arguments.folder)
     if arguments.export is None:
         with whole_folder(arguments.out) as folder:

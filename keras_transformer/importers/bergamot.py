@@ -163,13 +163,16 @@ def load_shortlist(folder: StrPath) -> "Shortlist":
     theirs = read_shortlist(_only(folder, "lex*.bin"))
     orders = [_row_order(piece_ids(text)) for text in _vocabularies(folder)]
     source, target = orders[0], orders[-1]
+    sizes = int(max(source)) + 1, int(max(target)) + 1
     counts = np.diff(theirs.offsets)
-    if len(counts) != int(max(source)) + 1:
+    highest = max(theirs.first_count - 1, int(theirs.ids.max(initial=0)))
+    if len(counts) != sizes[0] or highest >= sizes[1]:
         raise ValueError(
-            f"The shortlist has {len(counts)} source ids, but the vocabulary has "
-            f"{int(max(source)) + 1}. Check that the files belong to one model."
+            f"The shortlist has {len(counts)} source ids and target ids up to {highest}, but the "
+            f"vocabularies have {sizes[0]} and {sizes[1]} ids. Check that the files belong to one "
+            "model."
         )
-    ours = np.full(int(max(target)) + 1, END_ID)
+    ours = np.full(sizes[1], END_ID)
     for number, row in our_ids(target).items():
         ours[number] = row
     table = np.full((len(source), counts.max(initial=1)), END_ID)

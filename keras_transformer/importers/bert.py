@@ -5,6 +5,7 @@ their sum. BERT does not multiply its embedding by √D, so the importer divides
 ignores the heads of BERT's pretraining (`pooler`, `cls`).
 """
 
+import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -41,6 +42,7 @@ SIZES = (
     "max_position_embeddings",
 )
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # our ids 0 to 3
+MODULES = ("Transformer", "Pooling", "Normalize")  # of a sentence encoder
 HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.")  # ignored
 
 
@@ -125,14 +127,23 @@ def load_sentence_encoder(folder: StrPath, **options: Any) -> keras.Model:
 
     Args:
         folder: as in `load_model`. Its `1_Pooling/config.json`, if it exists, must name the mean.
+            Its `modules.json`, if it exists, may have no other modules than the model, the pooling
+            and the normalization.
         **options: as in `load_model`.
 
     Returns:
         Functional model from `source_ids` (B, S) to (B, D) float32.
 
     Raises:
-        ValueError: another pooling than the mean; otherwise as `load_model`.
+        ValueError: another pooling than the mean, or another module; otherwise as `load_model`.
     """
+    path = pathlib.Path(folder) / "modules.json"
+    others = [name for name in _modules(path) if name.rpartition(".")[2] not in MODULES]
+    if others:
+        raise ValueError(
+            f"{path} has the modules {others}, but only {', '.join(MODULES)} are supported. Load "
+            "the encoder with load_model, and add the other layers to it."
+        )
     pooling = pathlib.Path(folder) / "1_Pooling" / "config.json"
     if pooling.exists():
         asked = [name for name, on in checkpoint.read_json(pooling).items() if on is True]
@@ -145,6 +156,18 @@ def load_sentence_encoder(folder: StrPath, **options: Any) -> keras.Model:
     mean = SequencePooling(name="mean")(encoder.output)
     vectors = keras.layers.UnitNormalization(dtype="float32", name="vector")(mean)
     return keras.Model(encoder.input, vectors, name="sentence_encoder")
+
+
+def _modules(path: pathlib.Path) -> list[str]:
+    """Reads the types of the modules in `modules.json`; none if there is no such file."""
+    if not path.exists():
+        return []
+    try:
+        return [str(module["type"]) for module in json.loads(path.read_text("utf-8"))]
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} must hold a list of objects, each with a type. Copy the file again."
+        ) from error
 
 
 def read_config(folder: StrPath) -> dict[str, Any]:

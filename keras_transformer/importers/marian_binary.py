@@ -174,12 +174,16 @@ class Shortlist:
         self.offsets: Ids = offsets
         self.ids: Ids = ids
 
-    def candidates(self, source_ids: Iterable[int]) -> Ids:
+    def candidates(self, source_ids: Iterable[int], vocab_size: int) -> Ids:
         """Returns the ids, in order, that a source of these ids allows, end token included.
 
         The lowest other ids fill them up to a multiple of 8, as in Marian.
+
+        Args:
+            source_ids: int (S,).
+            vocab_size: number of ids of the target.
         """
-        chosen = np.zeros(len(self.offsets) - 1, bool)
+        chosen = np.zeros(vocab_size, bool)
         chosen[: self.first_count] = True
         for source_id in source_ids:
             chosen[self.ids[self.offsets[source_id] : self.offsets[source_id + 1]]] = True
@@ -210,8 +214,8 @@ def _read_shortlist(reader: Reader) -> Shortlist:
     if checksum != _checksum(np.frombuffer(reader.data[16 : reader.position // 8 * 8], "<u8")):
         raise ValueError("its checksum differs from its content. Copy it again.")
     within = offset_count and offsets[0] >= 0 and offsets[-1] <= id_count
-    if not within or np.any(np.diff(offsets) < 0) or np.any(ids >= offset_count - 1):
-        raise ValueError("it holds ids or offsets beyond its vocabulary.")
+    if not within or np.any(np.diff(offsets) < 0):
+        raise ValueError("it holds offsets beyond its ids, or out of order.")
     return Shortlist(first_count, offsets, ids)
 
 

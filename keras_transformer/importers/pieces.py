@@ -74,7 +74,9 @@ def piece_names(ids: Mapping[str, int], order: Ids, unknown: Sequence[str] = ())
     """
     piece_of = {number: piece for piece, number in ids.items()}
     known = order[len(SPECIAL_PIECES) : len(order) - len(unknown)].tolist()
-    return [*SPECIAL_PIECES, *(piece_of.get(number, f"<{number}>") for number in known), *unknown]
+    # No piece has a space, so a vocabulary does not hold the name of a missing piece.
+    found = [piece_of.get(number, f"<id {number}>") for number in known]
+    return [*SPECIAL_PIECES, *found, *unknown]
 
 
 def renumbered(model: bytes, names: Sequence[str], writes: bool = True) -> Tokenizer:
@@ -96,10 +98,10 @@ def renumbered(model: bytes, names: Sequence[str], writes: bool = True) -> Token
     if missing:
         raise ValueError(f"The vocabulary lacks {len(missing)} pieces of the model: {missing[:5]}.")
     proto = _proto(model)
-    used = _used_pieces(proto)
+    own = {p.piece: p for p in proto.pieces if p.type != proto.SentencePiece.UNKNOWN}
     prefix = SPACE if proto.normalizer_spec.add_dummy_prefix else ""
     pieces = [
-        _piece(proto.SentencePiece, number, name, used, prefix, writes)
+        _piece(proto.SentencePiece, number, name, own, prefix, writes)
         for number, name in enumerate(names)
     ]
     del proto.pieces[:]
@@ -201,8 +203,12 @@ def word_pieces(folder: StrPath, ids: dict[str, int]) -> dict[str, Any]:
 
     Args:
         folder: str or path-like. Its `tokenizer_config.json` may set `do_lower_case`,
-            `strip_accents` and `tokenize_chinese_chars`.
+            `strip_accents` and `tokenize_chinese_chars`. The tokens of its `added_tokens_decoder`
+            are added, or without it the tokens in `added_tokens.json`.
         ids: dict from piece to the origin's id.
+
+    Raises:
+        ValueError: a file is not JSON, or the added tokens have no ids.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -218,23 +224,56 @@ def word_pieces(folder: StrPath, ids: dict[str, int]) -> dict[str, Any]:
     tokenizer.decoder = decoders.WordPiece()
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     tokenizer.add_special_tokens([piece for piece in special if piece in ids])
-    return json.loads(tokenizer.to_str())
+    config = json.loads(tokenizer.to_str())
+    added = {token["content"]: token for token in config["added_tokens"]}
+    config["added_tokens"] = [*(added | _added_tokens(path, settings)).values()]
+    return config
+
+
+def _added_tokens(path: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the tokens beside `vocab.txt`, in the form of `tokenizer.json`, by their text.
+
+    Args:
+        path: of `tokenizer_config.json`.
+        settings: its content.
+    """
+    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    other = path.with_name("added_tokens.json")
+    if "added_tokens_decoder" not in settings and other.exists():
+        known = dict.fromkeys(flags, False) | {"normalized": True}
+        ids = check_ids(other, read_json(other))
+        return {piece: {"id": id, "content": piece, **known} for piece, id in ids.items()}
+    added = {}
+    try:
+        for id, token in settings.get("added_tokens_decoder", {}).items():
+            known = {name: token.get(name, False) for name in flags}
+            added[token["content"]] = {"id": int(id), "content": token["content"], **known}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"added_tokens_decoder in {path} must be an object from ids to tokens with a content. "
+            "Copy the file again."
+        ) from error
+    return added
 
 
 def _piece(
-    kind: Any, number: int, name: str, used: Mapping[str, Any], prefix: str, writes: bool
+    kind: Any, number: int, name: str, own: Mapping[str, Any], prefix: str, writes: bool
 ) -> Any:
     """Returns the piece at one of our ids."""
     if number == UNKNOWN_ID:
         return kind(piece=name, score=0.0, type=kind.UNKNOWN)
     if number in (PAD_ID, BEGIN_ID, END_ID):
         return kind(piece=name, score=0.0, type=kind.CONTROL)
-    if name in used:
-        return used[name]
+    piece = own.get(name)
+    if piece is not None and piece.type not in (kind.CONTROL, kind.UNUSED):
+        return piece
     if LANGUAGE.fullmatch(name):
         return kind(piece=prefix + name, score=0.0, type=kind.USER_DEFINED)
+    if piece is not None and name not in SPECIAL_PIECES:
+        return piece
     if writes and name not in SPECIAL_PIECES:
-        return kind(piece=name, score=0.0, type=kind.UNUSED)
+        # BPE also merges to unused pieces, in the order of the scores: to this one last.
+        return kind(piece=name, score=-1e9, type=kind.UNUSED)
     # Neither read nor written, under a name that no other piece has.
     return kind(piece=f"<{number} {name}>", score=0.0, type=kind.CONTROL)
 

@@ -59,12 +59,12 @@ class Glossary:
             path: str or path. A line of a TSV file has a source phrase, a tab and a target phrase;
                 further columns and empty lines are skipped. It must be UTF-8.
             source: str, the language of the source phrases in a TBX file, as in its `xml:lang`.
-                Defaults to `None`: the first language of the first entry.
+                Defaults to `None`: the first language of the file that is not the target.
             target: str, the language of the target phrases. Defaults to `None`: the other language.
 
         Raises:
-            ValueError: a line lacks a phrase, the file is not TBX or declares XML entities, or it
-                has more than two languages and none were chosen.
+            ValueError: a line lacks a phrase, the file is not TBX or declares XML entities, it has
+                more than two languages and none were chosen, or both languages are the same.
 
         >>> glossary = Glossary.read("terms.tbx", "en", "de")  # doctest: +SKIP
         """
@@ -176,12 +176,12 @@ def _tbx_pairs(
         if _name(entry) in ("termEntry", "conceptEntry")
     ]
     languages = list(dict.fromkeys(itertools.chain.from_iterable(entries)))
-    if source is None and languages:
-        source = languages[0]
+    if source is None:
+        source = next((language for language in languages if language != target), None)
     others = [language for language in languages if language != source]
     if target is None and len(others) == 1:
         target = others[0]
-    if source not in languages or target not in languages:
+    if source not in languages or target not in languages or source == target:
         raise ValueError(
             f"{path} has the languages {languages}. Choose two of them: "
             "Glossary.read(path, source, target)."

@@ -4,13 +4,13 @@ Importing this module needs neither the library nor TensorFlow. Ids: 0 pad, 1 un
 3 end.
 """
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, overload
 
 from keras_transformer.files import whole_file
-from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.text.corpora import checked_strings
-from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.tokenizer import Tokenizer, decoded_rows
 from keras_transformer.types import Ids, StrPath
 
 
@@ -63,7 +63,7 @@ class JsonTokenizer:
         with whole_file(path) as aside:
             aside.write_text(self._text, "utf-8")
 
-    @property
+    @functools.cached_property
     def vocab_size(self) -> int:
         """Number of ids, special ones included."""
         return 1 + max(self._tokenizer.get_vocab().values())
@@ -93,15 +93,29 @@ class JsonTokenizer:
     def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Same as `Tokenizer.encode_with_spans`; a begin token has the span (0, 0)."""
         encoding = self._tokenizer.encode(*checked_strings([text], "text"))
-        return encoding.ids, encoding.offsets
+        # The library gives each byte of a character the span of the whole character.
+        following = [*(start for start, _ in encoding.offsets[1:]), len(text)]
+        spans = [
+            (start, min(end, limit))
+            for (start, end), limit in zip(encoding.offsets, following, strict=False)
+        ]
+        return encoding.ids, spans
 
     def decode(self, ids: Iterable[Any] | Ids) -> Any:
-        """Turns a row of ids into text, up to the end token; several rows give a list of texts."""
-        ids = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-        if ids and hasattr(ids[0], "__len__"):
-            return [self.decode(row) for row in ids]
-        ids = ids[: ids.index(END_ID)] if END_ID in ids else ids
-        return self._tokenizer.decode([i for i in ids if i not in (PAD_ID, BEGIN_ID)])
+        """Turns ids into text, up to the first end token; leaves out padding and begin tokens.
+
+        Args:
+            ids: see `Tokenizer.decode`.
+
+        Returns:
+            str for one sentence; list of str for several.
+
+        Raises:
+            ValueError: if an id is not within the vocabulary.
+        """
+        rows, single = decoded_rows(ids, self.vocab_size)
+        texts = [self._tokenizer.decode(row) for row in rows]
+        return texts[0] if single else texts
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JsonTokenizer) and self._text == other._text

@@ -42,7 +42,7 @@ def train_model(
             model_type=model_type,
             normalization_rule_name=normalization,
             remove_extra_whitespaces=normalization != "identity",
-            byte_fallback=byte_fallback,
+            byte_fallback=byte_fallback and model_type != "word",
             character_coverage=character_coverage,
             hard_vocab_limit=hard_vocab_limit,
             # SentencePiece silently leaves out lines of more bytes than this, at least 10.
@@ -111,7 +111,8 @@ def graph_functions(
     from sentencepiece import sentencepiece_model_pb2
 
     normalizer = sentencepiece_model_pb2.ModelProto.FromString(model).normalizer_spec
-    leading = "^ +" if normalizer.remove_extra_whitespaces else "^ "
+    added = "^ " if normalizer.add_dummy_prefix else "^$"  # by `encode`
+    leading = "^ +" if normalizer.remove_extra_whitespaces else added
     name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"
 
     def make_tokenizer():
@@ -126,7 +127,7 @@ def graph_functions(
         before_end = tf.cumsum(tf.cast(ids == END_ID, tf.int32), axis=1) == 0
         kept = before_end & (ids != PAD_ID) & (ids != BEGIN_ID)  # (B, T)
         ids = tf.ragged.boolean_mask(ids, kept)
-        # tensorflow_text strips all leading spaces of a text; Python strips only the one that
+        # tensorflow_text strips all leading spaces of a text; Python strips only one that
         # `encode` adds, unless the model removes extra white space. An unknown token in front
         # protects them. Its text is cut off afterwards, with one space, unless the text begins with
         # an unknown token, which is written with one.

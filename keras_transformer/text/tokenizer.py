@@ -110,6 +110,7 @@ class Tokenizer:
                 `"nmt_nfkc"`, `"nfkc"`, `"nmt_nfkc_cf"` and `"nfkc_cf"` fold compatibility
                 characters (`_cf`: and case) and collapse spaces, so text does not round-trip.
             byte_fallback: bool, whether characters without a piece become UTF-8 bytes (256 ids).
+                With `model_type="word"` there are no bytes: other words are the unknown id.
             character_coverage: float, share of the characters that get a piece.
             hard_vocab_limit: bool. If False, a short text may give fewer ids than `vocab_size`
                 (unigram, word; char always does).
@@ -258,7 +259,7 @@ class Tokenizer:
 
         Args:
             ids: sequence of int for one sentence, or sequence of such sequences; lists, or an
-                integer array of shape (T,) or (B, T).
+                integer array or tensor of shape (T,) or (B, T).
 
         Returns:
             str for one sentence; list of str for several. Bytes that are not UTF-8 become U+FFFD,
@@ -267,21 +268,10 @@ class Tokenizer:
         Raises:
             ValueError: if an id is not within the vocabulary.
         """
-        ids = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-        if not ids or not hasattr(ids[0], "__len__"):
-            return self._processor.decode(self._kept(ids))
-        return self._processor.decode([self._kept(row) for row in ids])
-
-    def _kept(self, row: Iterable[int]) -> list[int]:
-        row, vocab_size = [int(i) for i in row], self.vocab_size
-        row = row[: row.index(END_ID)] if END_ID in row else row
-        for i in row:
-            if not 0 <= i < vocab_size:
-                raise ValueError(
-                    f"id {i} is not within this vocabulary of {vocab_size} ids. Were "
-                    "the ids made by another tokenizer?"
-                )
-        return [i for i in row if i not in (PAD_ID, BEGIN_ID)]
+        rows, single = decoded_rows(ids, self.vocab_size)
+        if single:
+            return self._processor.decode(rows[0])
+        return self._processor.decode(rows) if rows else []
 
     def tf_encode(self, text: Tensor) -> Tensor:
         """Same as `encode` in graphs: strings (B,) -> ragged int32 (B, T); scalar -> int32 (T,).
@@ -320,3 +310,28 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"<Tokenizer vocab_size={self.vocab_size}, model of {len(self._model)} bytes>"
+
+
+def decoded_rows(ids: Iterable[Any] | Ids, vocab_size: int) -> tuple[list[list[int]], bool]:
+    """Returns the ids of each row that `decode` writes, and whether `ids` is a single row.
+
+    Raises:
+        ValueError: if an id is not within the vocabulary.
+    """
+    if hasattr(ids, "numpy") and not hasattr(ids, "tolist"):  # TensorFlow: its items are tensors
+        ids = ids.numpy()
+    rows = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    single = not hasattr(rows[0], "__len__") if rows else getattr(ids, "ndim", 1) == 1
+    return [_kept(row, vocab_size) for row in ([rows] if single else rows)], single
+
+
+def _kept(row: Iterable[int], vocab_size: int) -> list[int]:
+    row = [int(i) for i in row]
+    row = row[: row.index(END_ID)] if END_ID in row else row
+    for i in row:
+        if not 0 <= i < vocab_size:
+            raise ValueError(
+                f"id {i} is not within this vocabulary of {vocab_size} ids. Were "
+                "the ids made by another tokenizer?"
+            )
+    return [i for i in row if i not in (PAD_ID, BEGIN_ID)]

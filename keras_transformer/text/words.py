@@ -1,7 +1,8 @@
 """Words of pieces, and word alignments in Pharaoh format.
 
-Words are separated by spaces, as in `str.split`. The Pharaoh format writes the alignment of a pair
-of sentences as `0-0 1-2`: pairs of a source word and a target word, counted from 0.
+Words are separated by spaces only: a tab or a no-break space is part of a word. The Pharaoh format
+writes the alignment of a pair of sentences as `0-0 1-2`: pairs of a source word and a target word,
+counted from 0.
 """
 
 import os
@@ -28,7 +29,7 @@ class PieceWords:
     """Maps the pieces of a tokenizer to words.
 
     A piece with a space in front begins a word. A piece of spaces alone belongs to the word after
-    it, or at the end of a text to the last word.
+    it, or at the end of a text to the last word. Spaces alone count as one word.
 
     Args:
         tokenizer: `Tokenizer`.

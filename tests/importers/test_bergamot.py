@@ -171,12 +171,29 @@ def test_the_shortlist_has_the_candidates_of_the_file(folder, loaded, tmp_path):
     rows = [random.choice(size, row % 4, replace=False).tolist() for row in range(size)]
     (tmp_path / "vocab.pten.spm").write_bytes((folder / "vocab.pten.spm").read_bytes())
     (tmp_path / "lex.50.50.bin").write_bytes(bergamot_model.shortlist_bytes(5, rows))
-    theirs = read_shortlist(tmp_path / "lex.50.50.bin").candidates(ids)
+    theirs = read_shortlist(tmp_path / "lex.50.50.bin").candidates(ids, size)
     shortlist = bergamot.load_shortlist(tmp_path)
     found = shortlist.candidates(source_ids(loaded[1], LINES[3:4]))[0].nonzero()[0]
     # Their end token is 0, their unknown token 1; ours are 3 and 1, and all others two higher.
     assert found.tolist() == sorted({0: 3, 1: 1}.get(id, id + 2) for id in theirs.tolist())
     assert len(found) % 8 == 0 and len(found) < size
     (tmp_path / "lex.50.50.bin").write_bytes(bergamot_model.shortlist_bytes())
-    with pytest.raises(ValueError, match=f"has 20 source ids, but the vocabulary has {size}"):
+    with pytest.raises(ValueError, match=f"has 20 source ids .* have {size} and {size} ids"):
+        bergamot.load_shortlist(tmp_path)
+
+
+@pytest.mark.parametrize("sizes", [(40, 60), (60, 40)])
+def test_source_and_target_of_a_shortlist_may_differ_in_size(sizes, tmp_path):
+    texts = [bergamot_model.vocabulary(size=size) for size in sizes]
+    source, target = (SentencePieceProcessor(model_proto=text) for text in texts)
+    for side, text in zip(("src", "trg"), texts, strict=True):
+        (tmp_path / f"{side}vocab.pten.spm").write_bytes(text)
+    size, path = target.get_piece_size(), tmp_path / "lex.50.50.bin"
+    rows = [(i % size, size - 1) for i in range(source.get_piece_size())]
+    path.write_bytes(bergamot_model.shortlist_bytes(5, rows))
+    theirs = read_shortlist(path).candidates([7, 0], size)
+    found = bergamot.load_shortlist(tmp_path).candidates([[9, 3]])[0].nonzero()[0]
+    assert found.tolist() == sorted({0: 3, 1: 1}.get(id, id + 2) for id in theirs.tolist())
+    path.write_bytes(bergamot_model.shortlist_bytes(5, [(size,), *rows[1:]]))
+    with pytest.raises(ValueError, match=f"target ids up to {size}, but .* and {size} ids"):
         bergamot.load_shortlist(tmp_path)

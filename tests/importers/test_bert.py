@@ -113,6 +113,21 @@ def test_another_pooling_is_refused(tmp_path):
         bert.load_sentence_encoder(tmp_path)
 
 
+def test_other_modules_of_a_sentence_encoder_are_refused(tmp_path):
+    write(tmp_path)
+    names = ["Transformer", "Pooling", "Dense", "Normalize"]
+    modules = [{"type": f"sentence_transformers.models.{name}"} for name in names]
+    (tmp_path / "modules.json").write_text(json.dumps(modules), "utf-8")
+    with pytest.raises(ValueError, match=r"has the modules \['sentence_transformers.models.Dense'"):
+        bert.load_sentence_encoder(tmp_path)
+    del modules[2]
+    (tmp_path / "modules.json").write_text(json.dumps(modules), "utf-8")
+    assert bert.load_sentence_encoder(tmp_path).output_shape == (None, 16)
+    (tmp_path / "modules.json").write_text("{}7", "utf-8")
+    with pytest.raises(ValueError, match="modules.json must hold a list of objects"):
+        bert.load_sentence_encoder(tmp_path)
+
+
 def test_heads_and_earlier_names_are_read(tmp_path):
     """Early BERT files have other names of norms, and heads of the pretraining."""
     model = write(tmp_path)

@@ -16,6 +16,8 @@ def folder(tmp_path_factory):
 
 
 def test_the_model_and_its_tokenizer_are_written(folder, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.keras").write_text("an earlier result")
     assert main(["bergamot", str(folder), str(tmp_path / "out")]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "model.keras",
@@ -24,6 +26,15 @@ def test_the_model_and_its_tokenizer_are_written(folder, tmp_path):
     model = keras.saving.load_model(tmp_path / "out" / "model.keras")
     tokenizer = kt.Tokenizer.load(tmp_path / "out" / "tokenizer.model")
     assert model.recurrent and model.vocab_size == tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("name, reason", [("file", "it is a file"), (".", "it holds file")])
+def test_other_content_at_the_target_stays(name, reason, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    # The refusal comes before the model is read.
+    assert main(["bergamot", str(tmp_path / "nowhere"), str(tmp_path / name)]) == 1
+    assert f"is not an earlier result of this command ({reason})" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.full
@@ -70,9 +81,16 @@ def test_errors_are_printed_and_nothing_is_written(folder, tmp_path, capsys):
         (["--shortlist"], "--shortlist: only with --export onnx"),
         (["--max-length", "9"], "--max-length: only with --export onnx or saved_model"),
         (["--beam-width", "4"], "--beam-width: only with --export onnx or saved_model"),
+        (["--export", "onnx", "--beam-width", "0"], "--beam-width must be at least 1, got 0"),
     ],
 )
 def test_arguments_that_do_not_apply_are_refused(flags, message, capsys):
     with pytest.raises(SystemExit):
         parse(["bergamot", "in", "out", *flags])
     assert message in capsys.readouterr().err
+
+
+def test_an_encoder_has_no_beam(capsys):
+    with pytest.raises(SystemExit):
+        parse(["bert", "in", "out", "--export", "onnx", "--beam-width", "4"])
+    assert "--beam-width: bert is an encoder" in capsys.readouterr().err

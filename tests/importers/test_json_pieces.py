@@ -8,6 +8,7 @@ from helpers import published
 from helpers.published import transformers
 
 from keras_transformer import classification_batches, tagging_batches
+from keras_transformer.data.pairs import piece_span
 from keras_transformer.importers import bert, gpt2, pieces
 from keras_transformer.text.json_tokenizer import JsonTokenizer, load_tokenizer
 from keras_transformer.text.tokenizer import Tokenizer
@@ -64,6 +65,29 @@ def test_tokenizer_json_is_preferred_and_must_fit_the_model(folder, tokenizer, t
         bert.load(tmp_path)
 
 
+def test_added_tokens_beside_the_vocabulary_are_read(folder, tmp_path):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES[:-2]) + "\n", "utf-8")
+    settings, text = tmp_path / "tokenizer_config.json", "the<Cat>Sleeping <cat>"
+
+    def encoded():
+        order = bert.row_order(bert.read_config(tmp_path), bert.read_vocabulary(tmp_path))
+        ids = [int(order[i]) for i in [*bert.load(tmp_path)[1].encode(text), 3]]
+        assert ids == transformers.BertTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
+        return ids
+
+    (tmp_path / "added_tokens.json").write_text('{"<Cat>": 13, "sleeping": 14}', "utf-8")
+    assert encoded() == [6, 1, 13, 14, 13, 7]
+    flags = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False}
+    token = {"content": "<Cat>", **flags, "special": True}
+    settings.write_text(json.dumps({"added_tokens_decoder": {"13": token}}), "utf-8")
+    assert encoded() == [6, 1, 13, 4, 2, 5, 3, 5, 7]
+    settings.write_text('{"added_tokens_decoder": ["a"]}', "utf-8")
+    with pytest.raises(ValueError, match="added_tokens_decoder in .* must be an object from ids"):
+        bert.load(tmp_path)
+
+
 @pytest.mark.parametrize("separate", [True, False])
 def test_chinese_characters_are_words_if_the_folder_says_so(folder, tmp_path, separate):
     settings = json.dumps({"tokenize_chinese_chars": separate})
@@ -100,6 +124,27 @@ def test_a_language_model_has_byte_pairs(tmp_path):
     assert tokenizer.decode([2, *tokenizer.encode("ab ba"), 3, 5]) == "ab ba"
     assert tokenizer.encode("<|endoftext|>") == [3]
     assert model.vocab_size >= tokenizer.vocab_size
+
+
+def test_spans_and_decoding_are_as_with_sentencepiece():
+    import tensorflow as tf
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    pieces = ["<pad>", "<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    tokenizer, text = JsonTokenizer(made.to_str()), "a \U0001f600\u00e9"
+    ids, spans = tokenizer.encode_with_spans(text)
+    # The last byte of a character covers it.
+    assert spans == [(0, 1), (1, 2), *[(2, 2)] * 3, (2, 3), (3, 3), (3, 4)]
+    assert piece_span(tokenizer, text, (2, 3)) == (2, 5)
+    assert tokenizer.decode(tf.constant(ids)) == text
+    assert tokenizer.decode(tf.constant([ids, ids])) == [text, text]
+    assert tokenizer.decode(np.zeros((0, 5), int)) == []
+    for number in (-1, len(pieces)):
+        with pytest.raises(ValueError, match=f"id {number} is not within this vocabulary of 260"):
+            tokenizer.decode([5, number])
 
 
 @pytest.mark.full

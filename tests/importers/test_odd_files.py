@@ -238,5 +238,5 @@ def test_a_shortlist_without_offsets_is_named(tmp_path):
     words[4:] = 0  # neither offsets nor ids
     words[1] = _checksum(words[2:])
     path.write_bytes(words.tobytes())
-    with pytest.raises(ValueError, match=r"lex\.bin cannot .* beyond its vocabulary"):
+    with pytest.raises(ValueError, match=r"lex\.bin cannot .* offsets beyond its ids"):
         read_shortlist(path)

@@ -96,6 +96,33 @@ def test_ids_come_from_the_vocabulary_and_missing_pieces_copy_the_unknown_token(
     assert bias[-3:].max() == bias[0] == -100.0 and bias[1] == bias[4] == 0.0
 
 
+def test_pieces_that_only_the_vocabulary_has_do_not_change_merges():
+    model = trained(["der mann liest ein wetter buch", "heute regnet es"] * 9, model_type="bpe")
+    ids = piece_ids(model)
+    ids |= {piece: len(ids) + i for i, piece in enumerate({"te", "re", "es", "ut"} - ids.keys())}
+    order, before = order_of(ids), processor(model)
+    tokenizer = renumbered(model, piece_names(ids, order))
+    for line in ("heute regnet es", "der wetter mann liest"):
+        ours = tokenizer.encode(line)
+        assert [int(order[i]) for i in ours] == before.encode(line)
+        assert tokenizer.encode(line, sample=True, alpha=0.0) == ours
+
+
+def test_ids_without_a_piece_have_names_of_their_own():
+    ids = {"</s>": 0, "<unk>": 1, "<3>": 2, "a": 4}
+    names = piece_names(ids, row_order(5, None, 1, None, 0))
+    assert sorted(names[4:]) == ["<3>", "<id 3>", "a"]
+
+
+def test_control_pieces_are_not_written():
+    model = trained(LINES[:4] * 3, 200, control_symbols=["[INST]"])
+    ids = piece_ids(model)
+    tokenizer = renumbered(model, piece_names(ids, order_of(ids)))
+    control = tokenizer.pieces.index("[INST]")
+    assert control not in tokenizer.encode("[INST] um")
+    assert tokenizer.decode([control, *tokenizer.encode("um")]) == "um"
+
+
 def test_wrong_models_and_vocabularies_are_refused():
     model = trained(LINES[:4] * 3, 200)
     with pytest.raises(ValueError, match="4 bytes are no SentencePiece model"):

@@ -55,6 +55,9 @@ def test_files_are_read(tmp_path):
     assert Glossary.read(str(two)).terms("hard hat") == ["Schutzhelm"]
     assert Glossary.read(two).terms("Safety helmets; a safety helmet") == ["Schutzhelm"]
     assert Glossary.read(two, "de").terms("ein Schutzhelm") == ["hard hat"]
+    assert Glossary.read(two, target="en").terms("ein Schutzhelm") == ["hard hat"]
+    with pytest.raises(ValueError, match=r"languages \['en', 'de'\]. Choose two"):
+        Glossary.read(two, "en", "en")
     three.write_text(V3, encoding="utf-8")
     assert Glossary.read(three, "fr", "de").terms("chapeau") == ["Hut"]
     with pytest.raises(ValueError, match=r"languages \['en', 'de', 'fr'\]. Choose two"):

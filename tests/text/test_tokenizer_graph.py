@@ -43,11 +43,17 @@ def test_decodes_any_ids_of_a_model_equally(tokenizer, tf, data):
     assert decoded == tokenizer.decode(rows)
 
 
+@pytest.mark.parametrize("prefix", [True, False])
 @pytest.mark.parametrize("normalization", ["nmt_nfkc", "identity"])
-def test_decodes_spaces_in_front_as_python_does(normalization):
+def test_decodes_spaces_in_front_as_python_does(normalization, prefix):
+    from sentencepiece import sentencepiece_model_pb2
+
     lines = ["the quick fox", "a b c d"] * 5
     options = {"normalization": normalization, "hard_vocab_limit": False}
     tokenizer = Tokenizer.train(lines, 300, **options)
+    proto = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
+    proto.normalizer_spec.add_dummy_prefix = prefix
+    tokenizer = Tokenizer(proto.SerializeToString())
     space, letter = tokenizer.pieces.index("\u2581"), tokenizer.pieces.index("a")
     rows = [[space] * n + [letter, space] for n in range(4)] + [[1, space, letter, 0], [space] * 4]
     rows = [[*row, *[0] * (6 - len(row))] for row in rows]
@@ -59,6 +65,7 @@ def test_keeps_the_axes_of_a_search_result(tokenizer, tf):
     ids = tf.reshape(tf.constant(rows), [2, 3, -1])
     assert tokenizer.tf_decode(ids).numpy().tolist() == [[b"a hat"] * 3] * 2
     assert tokenizer.tf_decode(ids[0, 0]).numpy() == b"a hat"
+    assert tokenizer.decode(ids[0, 0]) == "a hat" and tokenizer.decode(ids[0]) == ["a hat"] * 3
     assert tokenizer.tf_decode(ids[..., :0]).numpy().tolist() == [[b""] * 3] * 2
     assert tokenizer.tf_decode(ids[:0, :, :0]).numpy().shape == (0, 3)
     assert tokenizer.tf_encode(tf.constant("a hat")).numpy().tolist() == rows[0][:-3]
