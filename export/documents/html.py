@@ -245,7 +245,7 @@ def _run_parts(run: list[Piece]) -> list[str | Unit]:
     if len(run) > 1 and (len(run) > MOST_PIECES or len(raw) > MOST_CHARACTERS):
         texts = [_run_parts([p]) if p.kind == "text" else [p.raw] for p in run]
         return [part for parts in texts for part in parts]
-    unit = Unit(_escape)
+    unit = Unit(_escape, "\n".join(piece.raw for piece in run if piece.kind == "text"))
     for piece in run:
         if piece.kind == "text":
             unit.add_text(html.unescape(piece.raw))

@@ -37,7 +37,7 @@ def markdown_parts(text: str) -> list[str | Unit]:
     for block, token in itertools.pairwise(_parser().parse(text)):
         if token.type != "inline" or not token.content.strip():
             continue
-        unit = _Content(block)
+        unit = _Content(block, token.content)
         source = unit.in_block(token.content)
         span = _place(text, source, max(here, starts[token.map[0]]), starts[token.map[1]])
         if span:
@@ -53,10 +53,11 @@ class _Content(Unit):
 
     Args:
         block: token that opens the block.
+        raw: str, the content in Markdown.
     """
 
-    def __init__(self, block: Any):
-        super().__init__(_escape)
+    def __init__(self, block: Any, raw: str):
+        super().__init__(_escape, raw)
         self._is_cell = block.type in ("th_open", "td_open")
         self._is_heading = block.markup.startswith("#")
 
