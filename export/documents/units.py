@@ -212,14 +212,31 @@ class _Target:
             own = counts[id(child)] and [owner == id(child) for owner in owners]
             best = _best_run(own, free) if own else None
             if best is None:
-                position = self._position(child, first, last)
-                self.spans[id(child)] = position, position
-                self.place(child.children, first, first)
+                self._place_in_word(child, first, last)
                 continue
             free[best[0] : best[1]] = [False] * (best[1] - best[0])
             begin, end = first + best[0], first + best[1]
             self.spans[id(child)] = self._edges(child, begin, end)
             self.place(child.children, begin, end)
+
+    def _place_in_word(self, child: Element, first: int, last: int) -> None:
+        """Places a child that has no words of its own.
+
+        It encloses the same characters if its source word is copied, and nothing otherwise.
+        """
+        source = bisect.bisect_right(self._starts, child.start) - 1
+        word = self._first.get(source, last)
+        if first <= word < last and self._aligned[word] == [source]:
+            start, stop = self._source_words[source]
+            shift = self.words[word][0] - start
+            is_copy = self._text[slice(*self.words[word])] == self._source[start:stop]
+            if is_copy and child.start < child.stop <= stop:
+                self.spans[id(child)] = child.start + shift, child.stop + shift
+                self.place(child.children, word, word + 1)
+                return
+        position = self._position(child, first, last)
+        self.spans[id(child)] = position, position
+        self.place(child.children, first, first)
 
     def _owner(self, children: Sequence[Element], word: int) -> int | None:
         """Returns the `id` of the child that encloses most of the source of a translated word."""
