@@ -81,7 +81,7 @@ WORDS = st.lists(
     max_size=5,
 ).map(" ".join)
 PLACEHOLDERS = st.sampled_from(
-    ["{{name}}", "%1$s", "%d", "{0}", "https://a.example/b?c=d#e", "me@mail.example"]
+    ["{{name}}", "%1$s", "%d", "#{n}", "{0}", "https://a.example/b?c=d#e", "me@mail.example"]
 )
 EMPTY = st.sampled_from(
     ['<img src="a.png" alt="A b.">', "<code>x &lt; y</code>", '<b translate="no">As is</b>']
