@@ -72,6 +72,7 @@ class Unit:
 
     Attributes:
         text: str, the text to translate, without markup. Runs of white space become one space.
+        PLACEHOLDER: pattern of the parts of a text that stay. Formats may extend it.
     """
 
     PLACEHOLDER = PLACEHOLDER
