@@ -1,6 +1,8 @@
 """Finds the format of a file, and translates it into another file."""
 
+import html
 import pathlib
+import re
 import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -26,6 +28,11 @@ SUFFIXES = {
     ".po": "catalogue",
     ".pot": "catalogue",
 }
+
+# A line of times, and the number before it.
+_CUE = re.compile(r"^(?:\d+[ \t]*\n)?[ \t]*\d[\d:.,]*[ \t]*-->.*", re.MULTILINE)
+_VTT_TAG = re.compile(r"<[^<>]*>")
+_SRT_TAG = re.compile(r"</?[a-zA-Z][^<>]*>|\{\\[^{}]*\}")
 
 
 def format_of(path: StrPath) -> str:
@@ -69,28 +76,39 @@ def translate_file(
         text = pathlib.Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not in UTF-8: {error}. Convert it first.") from error
-    translated = FORMATS[kind](documents, text, pathlib.Path(path).suffix.lower())
+    translated = FORMATS[kind](documents, text)
     with whole_file(output) as temporary:
         temporary.write_bytes(translated.encode())
 
 
-def _subtitles(documents: DocumentTranslator, text: str, suffix: str) -> str:
-    """Translates subtitles. Times stay, and no subtitle gets more lines."""
-    try:
-        import pysubs2
-    except ImportError as error:
-        raise missing("pysubs2", error) from error
-    kind = suffix.removeprefix(".")
-    try:
-        subtitles = pysubs2.SSAFile.from_string(text, format_=kind)
-    except (pysubs2.exceptions.Pysubs2Error, ValueError) as error:
-        raise ValueError(f"these are not subtitles of the format {kind!r}: {error}") from error
-    if not len(subtitles) and text.strip() not in ("", "WEBVTT"):
-        raise ValueError(f"no subtitle of the format {kind!r} was found in a file that holds text.")
-    lines = documents.texts([" ".join(event.plaintext.split()) for event in subtitles])
-    for event, line in zip(subtitles, lines, strict=True):
-        event.plaintext = "\n".join(_wrapped(line, event.plaintext.count("\n") + 1))
-    return subtitles.to_string(kind)
+def _subtitles(documents: DocumentTranslator, text: str) -> str:
+    """Translates the texts of SubRip or WebVTT. All between them stays; no text gets more lines."""
+    is_vtt, has_cr = text.startswith("WEBVTT"), "\r\n" in text
+    text = re.sub(r"\r\n?", "\n", text)
+    cues = list(_CUE.finditer(text))
+    if not cues and not is_vtt and text.strip():
+        raise ValueError(
+            "no subtitle was found in a file that holds text: no line is like "
+            "00:00:01,000 --> 00:00:02,000."
+        )
+    raws = []
+    ends = [*(cue.start() for cue in cues), len(text)][1:]
+    for cue, end in zip(cues, ends, strict=True):
+        raw = text[cue.end() : end].rstrip()
+        raws.append(raw.partition("\n\n")[0] if is_vtt else raw)  # notes may follow a text
+    plain = [(_VTT_TAG if is_vtt else _SRT_TAG).sub("", raw).strip() for raw in raws]
+    if is_vtt:
+        plain = [html.unescape(one) for one in plain]
+    parts, here = [], 0
+    lines = documents.texts([" ".join(one.split()) for one in plain])
+    for cue, raw, one, line in zip(cues, raws, plain, lines, strict=True):
+        new = "\n".join(_wrapped(line, one.count("\n") + 1))
+        if is_vtt:
+            new = html.escape(new, quote=False)
+        parts += [text[here : cue.end()], "\n" + new if new else raw]
+        here = cue.end() + len(raw)
+    translated = "".join([*parts, text[here:]])
+    return translated.replace("\n", "\r\n") if has_cr else translated
 
 
 def _wrapped(text: str, count: int) -> list[str]:
@@ -102,10 +120,11 @@ def _wrapped(text: str, count: int) -> list[str]:
     return [text]
 
 
-def _catalogue(documents: DocumentTranslator, text: str, suffix: str) -> str:
+def _catalogue(documents: DocumentTranslator, text: str) -> str:
     """Translates gettext messages without any translation, and marks them as fuzzy.
 
-    Empty plural forms are filled; other forms stay.
+    Empty plural forms are filled; other forms stay. A message that cannot be translated stays
+    empty.
     """
     try:
         import polib
@@ -117,16 +136,17 @@ def _catalogue(documents: DocumentTranslator, text: str, suffix: str) -> str:
         raise ValueError(f"this is not a catalogue of gettext: {error}") from error
     entries = [entry for entry in catalogue if not entry.obsolete and _is_missing(entry)]
     messages = [message for e in entries for message in (e.msgid, e.msgid_plural or "")]
-    found = iter(documents.texts(messages))
+    found = iter(documents.texts(messages, partly=False))
     for entry, one, more in zip(entries, found, found, strict=True):
         if entry.msgid_plural:
             places = entry.msgstr_plural or {0: "", 1: ""}
-            entry.msgstr_plural = {
-                place: known or (more if place else one) for place, known in places.items()
-            }
+            first = one if len(places) > 1 else more
+            filled = {place: known or (more if place else first) for place, known in places.items()}
+            is_new, entry.msgstr_plural = filled != places, filled
         else:
-            entry.msgstr = one
-        entry.fuzzy = True
+            is_new, entry.msgstr = bool(one), one
+        if is_new:
+            entry.fuzzy = True
     return str(catalogue)
 
 
@@ -137,11 +157,11 @@ def _is_missing(entry: "polib.POEntry") -> bool:
     return not entry.msgstr
 
 
-# {format: function of a `DocumentTranslator`, a text and the file's suffix}.
-FORMATS: dict[str, Callable[[DocumentTranslator, str, str], str]] = {
-    "text": lambda documents, text, suffix: documents.text(text),
-    "html": lambda documents, text, suffix: documents.html(text),
-    "markdown": lambda documents, text, suffix: documents.markdown(text),
+# {format: function of a `DocumentTranslator` and a text}.
+FORMATS: dict[str, Callable[[DocumentTranslator, str], str]] = {
+    "text": DocumentTranslator.text,
+    "html": DocumentTranslator.html,
+    "markdown": DocumentTranslator.markdown,
     "subtitles": _subtitles,
     "catalogue": _catalogue,
 }

@@ -22,7 +22,28 @@ INLINE_EMPTY = frozenset(("img", "wbr"))
 KEPT = frozenset("code kbd samp var math svg script style pre textarea template".split())
 INLINE_KEPT = frozenset("code kbd samp var math svg".split())
 EMPTY = frozenset("area base br col embed hr img input link meta param source track wbr".split())
-OPTIONAL_END = frozenset("dd dt li optgroup option p rp rt tbody td tfoot th thead tr".split())
+# Elements without a necessary end tag, and the elements whose start ends them.
+_ITEMS = "dd dt li optgroup option tbody td tfoot th thead tr"
+OPTIONAL_END = {
+    name: frozenset(ends.split())
+    for names, ends in (
+        ("dd dt", "dd dt"),
+        ("li", "li"),
+        ("option", "option optgroup hr"),
+        ("optgroup", "optgroup hr"),
+        ("rp rt", "rp rt"),
+        ("tbody tfoot thead", "tbody tfoot"),
+        ("tr", "tr tbody tfoot"),
+        ("td th", "td th tr tbody tfoot"),
+        (
+            "p",
+            "address article aside blockquote details dialog div dl fieldset figcaption figure "
+            "footer form h1 h2 h3 h4 h5 h6 header hgroup hr main menu nav ol p pre search section "
+            f"table ul {_ITEMS}",
+        ),
+    )
+    for name in names.split()
+}
 # Limits of a unit with markup. A longer unit, and a deeper element, ends at each tag.
 MOST_PIECES, MOST_CHARACTERS, DEEPEST = 200, 20_000, 50
 
@@ -87,7 +108,7 @@ class _Reader(html.parser.HTMLParser):
         self._add("other")
 
     def handle_decl(self, decl: str) -> None:
-        self._add("other")
+        self._add("block")
 
     def handle_pi(self, data: str) -> None:
         self._add("other")
@@ -179,25 +200,29 @@ class _Kept:
     def end(self, token: Token, stop: int) -> int | None:
         """Returns the end of the element if it ends at or before a token that ends at `stop`.
 
-        Some elements have no end tag: they end at the next of their kind, or with their parent.
+        Some elements have no end tag: they end where `OPTIONAL_END` says, or with their parent.
         """
-        ends_alone = self.name in OPTIONAL_END
-        if token.kind == "start" and token.name not in EMPTY:
-            if ends_alone and token.name == self.name and not self._inside:
+        if token.kind in ("start", "empty"):
+            while self._inside and token.name in OPTIONAL_END.get(self._inside[-1], ()):
+                self._pop()
+            if not self._inside and token.name in OPTIONAL_END.get(self.name, ()):
                 return token.start
-            self._inside.append(token.name)
-            self._counts[token.name] += 1
+            if token.kind == "start" and token.name not in EMPTY:
+                self._inside.append(token.name)
+                self._counts[token.name] += 1
         elif token.kind == "end" and self._counts[token.name]:
-            while True:
-                inner = self._inside.pop()
-                self._counts[inner] -= 1
-                if inner == token.name:
-                    break
+            while self._pop() != token.name:
+                pass
         elif token.kind == "end" and token.name == self.name:
             return stop
-        elif token.kind == "end" and ends_alone:
+        elif token.kind == "end" and self.name in OPTIONAL_END:
             return token.start
         return None
+
+    def _pop(self) -> str:
+        name = self._inside.pop()
+        self._counts[name] -= 1
+        return name
 
 
 def _break_unmatched(pieces: list[Piece]) -> None:
@@ -245,7 +270,7 @@ def _run_parts(run: list[Piece]) -> list[str | Unit]:
     if len(run) > 1 and (len(run) > MOST_PIECES or len(raw) > MOST_CHARACTERS):
         texts = [_run_parts([p]) if p.kind == "text" else [p.raw] for p in run]
         return [part for parts in texts for part in parts]
-    unit = Unit(_escape)
+    unit = Unit(_escape, "\n".join(piece.raw for piece in run if piece.kind == "text"))
     for piece in run:
         if piece.kind == "text":
             unit.add_text(html.unescape(piece.raw))

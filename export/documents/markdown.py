@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from keras_transformer.export.documents.sentences import missing
-from keras_transformer.export.documents.units import Pairs, Unit, has_letters
+from keras_transformer.export.documents.units import PLACEHOLDER, Pairs, Unit, has_letters
 
 # Characters that would be markup in a text.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>]|&(?=#?\w+;))")
@@ -22,6 +22,9 @@ _HTML_BREAK = re.compile(r"<br\b", re.IGNORECASE)
 # Marks at the start of a link, and around an emphasis. No text of Markdown has U+0000.
 _LINK = "\0["
 _EMPHASIS, _END = "\0(", "\0)"
+_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?=\S).*?^(?:---|\.{3})[ \t]*(?:\r?\n|\Z)", re.S | re.M)
+# What begins a task or a footnote.
+_LABEL = re.compile(r"(?:\[[ xX]\]|\[\^[^\[\]\s]{1,99}\]:)\s+")
 _EMPTY = re.compile(r"\0\((\*\*?|__?)\1\0\)")
 
 
@@ -31,13 +34,20 @@ def markdown_parts(text: str) -> list[str | Unit]:
     Raises:
         ImportError: markdown-it-py is not installed.
     """
+    if front := _FRONT_MATTER.match(text):
+        return [front[0], *markdown_parts(text[front.end() :])]
+    text = text.replace("\0", "\ufffd")  # as the parser does
     starts = [0, *(end.end() for end in re.finditer(r"\r\n?|\n", text)), len(text)]
     parts: list[str | Unit] = []
     here = 0
     for block, token in itertools.pairwise(_parser().parse(text)):
         if token.type != "inline" or not token.content.strip():
             continue
-        unit = _Content(block)
+        first, label = token.children[0], _LABEL.match(token.content)
+        if label and first.content.startswith(label[0]):
+            first.content = first.content[label.end() :]
+            token.content = token.content[label.end() :]
+        unit = _Content(block, token.content)
         source = unit.in_block(token.content)
         span = _place(text, source, max(here, starts[token.map[0]]), starts[token.map[1]])
         if span:
@@ -53,10 +63,13 @@ class _Content(Unit):
 
     Args:
         block: token that opens the block.
+        raw: str, the content in Markdown.
     """
 
-    def __init__(self, block: Any):
-        super().__init__(_escape)
+    PLACEHOLDER = re.compile(PLACEHOLDER.pattern + r"|\[\^[^\[\]\s]{1,99}\]")  # and footnotes
+
+    def __init__(self, block: Any, raw: str):
+        super().__init__(_escape, raw)
         self._is_cell = block.type in ("th_open", "td_open")
         self._is_heading = block.markup.startswith("#")
 
@@ -67,6 +80,7 @@ class _Content(Unit):
     def render(self, translation: str, pairs: Pairs) -> str:
         """Returns the translation with its markup."""
         text = re.sub(f" *{_BREAK} *", _BREAK, super().render(translation, pairs))
+        text = text.removeprefix(_BREAK).removesuffix(_BREAK)  # it would be a blank line
         text = text.replace(f"!{_LINK}", "\\![").replace(_LINK, "[")  # no image
         while _EMPTY.search(text):  # an emphasis without content would be text
             text = _EMPTY.sub("", text)
@@ -80,6 +94,7 @@ def _place(text: str, content: str, start: int, stop: int) -> tuple[int, int] | 
     """Returns the span of an inline content in the document; `None` if the document differs."""
     first = None
     for line in content.split("\n"):
+        line = line.strip(" \t")  # the parser writes a tab as spaces
         place = text.find(line, start, stop)
         if place < 0:
             return None

@@ -1,5 +1,7 @@
 """Splits a text into sentences, by the rules of the package sentencex."""
 
+import re
+
 
 def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
     """Returns the start and end of each sentence, without white space around it.
@@ -24,6 +26,7 @@ def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
         import sentencex
     except ImportError as error:
         raise missing("sentencex", error) from error
+    text = re.sub(r"[^\S\x00-\x7f]", " ", text)  # the package fails at "A\u00a0."
     spans, end = [], 0
     for sentence in sentencex.segment(language, text):
         if sentence := sentence.strip():

@@ -177,23 +177,34 @@ class DocumentTranslator:
 
         return self.parts(markdown_parts(text))
 
-    def texts(self, texts: Sequence[str]) -> list[str]:
-        """Translates several plain texts in one call, each as `text` does."""
-        return self._translated([Document(plain_parts(text), self.language) for text in texts])
+    def texts(self, texts: Sequence[str], partly: bool = True) -> list[str]:
+        """Translates several plain texts in one call, each as `text` does.
+
+        Args:
+            texts: sequence of str.
+            partly: bool, whether a text may have sentences that stayed as they were because of an
+                error. Such a text becomes "" otherwise. Defaults to `True`.
+        """
+        documents = [Document(plain_parts(text), self.language) for text in texts]
+        return self._translated(documents, partly)
 
     def parts(self, parts: Parts) -> str:
         """Translates the units among the parts of a document, and joins all parts."""
         return self._translated([Document(parts, self.language)])[0]
 
-    def _translated(self, documents: "list[Document]") -> list[str]:
+    def _translated(self, documents: "list[Document]", partly: bool = True) -> list[str]:
         sentences = [sentence for document in documents for sentence in document.sentences]
         translations = list(self._translate(sentences) if sentences else ())
         for sentence, translation in zip(sentences, translations, strict=False):
             if isinstance(translation, Untranslated):
                 self.untranslated += 1
                 logger.warning("not translated: %.100r: %s", sentence, translation.error)
-        rest = iter(translations)
-        return [document.render(rest) for document in documents]
+        rest, found = iter(translations), []
+        for document in documents:
+            own = list(itertools.islice(rest, len(document.sentences)))
+            is_whole = not any(isinstance(one, Untranslated) for one in own)
+            found.append(document.render(iter(own)) if partly or is_whole else "")
+        return found
 
 
 class Document:

@@ -21,8 +21,9 @@ Pairs = Iterable[tuple[int, int]]
 # addresses.
 PLACEHOLDER = re.compile(
     r"\{\{[^{}\n]{0,200}\}\}"
-    r"|\$?\{[^\s{}]{0,200}\}"
-    r"|%(?:\d{1,3}\$|\(\w{1,99}\))?[-+#0 ]?\d{0,3}(?:\.\d{1,3})?[a-zA-Z@](?!\w)"
+    r"|[$%#]?\{[^\s{}]{0,200}\}"
+    r"|%(\d{1,3}\$|\(\w{1,99}\))?[-+#0]?\d{0,3}(?:\.\d{1,3})?(?:hh?|ll?|[Lqjzt])?[a-zA-Z@]"
+    r"(?(1)|(?=x%|\W|$))"
     r"|(?:(?:https?|ftp)://|\bwww\.)[^\s<>\"]*[^\s<>\".,;:!?)\]}]"
     r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+"
 )
@@ -66,14 +67,20 @@ class Unit:
 
     Args:
         escape: function that writes text in the document's format. Defaults to the identity.
+        raw: str, the texts as the document has them. Placeholders in it are not escaped. Defaults
+            to "".
 
     Attributes:
         text: str, the text to translate, without markup. Runs of white space become one space.
+        PLACEHOLDER: pattern of the parts of a text that stay. Formats may extend it.
     """
 
-    def __init__(self, escape: Callable[[str], str] = str):
+    PLACEHOLDER = PLACEHOLDER
+
+    def __init__(self, escape: Callable[[str], str] = str, raw: str = ""):
         self.text: str = ""
         self._escape = escape
+        self._raw = {match[0] for match in self.PLACEHOLDER.finditer(raw)}
         self._open = [Element()]
         # Elements without content at the end of the text, with no white space between them.
         self._run: list[Element] = []
@@ -81,9 +88,9 @@ class Unit:
     def add_text(self, text: str) -> None:
         """Adds text, in which placeholders become elements without content."""
         end = 0
-        for match in PLACEHOLDER.finditer(text):
+        for match in self.PLACEHOLDER.finditer(text):
             self._add_plain(text[end : match.start()])
-            self.add_opaque(self._escape(match[0]))
+            self.add_opaque(match[0] if match[0] in self._raw else self._escape(match[0]))
             end = match.end()
         self._add_plain(text[end:])
 
@@ -104,7 +111,10 @@ class Unit:
         """Ends the innermost element."""
         element = self._open.pop()
         element.closing, element.stop = markup, len(self.text)
-        if self._run and element.start == element.stop and not element.children:
+        if self._run and element.start == element.stop:
+            if element.children:  # white space stays outside of an element without text
+                first = element.children[0]
+                element.space_before, first.space_before = first.space_before, False
             self._run.append(element)
 
     def close(self) -> None:
@@ -159,10 +169,10 @@ class Unit:
         if text and self._run:
             last = self._run[-1]
             last.space_after = text.startswith(" ")
-            is_prefix = self._run[0].space_before and not last.space_after
+            is_prefix = any(one.space_before for one in self._run) and not last.space_after
             for element in self._run:
                 element.is_prefix = is_prefix
-            if is_prefix and not text[0].isalnum() and self._is_alone(last):
+            if is_prefix and not text[0].isalnum() and not last.children and self._is_alone(last):
                 # "see {url}." becomes "see.", not "see ."
                 self.text = self.text.removesuffix(" ")
                 last.start = last.stop = len(self.text)
@@ -203,14 +213,31 @@ class _Target:
             own = counts[id(child)] and [owner == id(child) for owner in owners]
             best = _best_run(own, free) if own else None
             if best is None:
-                position = self._position(child, first, last)
-                self.spans[id(child)] = position, position
-                self.place(child.children, first, first)
+                self._place_in_word(child, first, last)
                 continue
             free[best[0] : best[1]] = [False] * (best[1] - best[0])
             begin, end = first + best[0], first + best[1]
             self.spans[id(child)] = self._edges(child, begin, end)
             self.place(child.children, begin, end)
+
+    def _place_in_word(self, child: Element, first: int, last: int) -> None:
+        """Places a child that has no words of its own.
+
+        It encloses the same characters if its source word is copied, and nothing otherwise.
+        """
+        source = bisect.bisect_right(self._starts, child.start) - 1
+        word = self._first.get(source, last)
+        if first <= word < last and self._aligned[word] == [source]:
+            start, stop = self._source_words[source]
+            shift = self.words[word][0] - start
+            is_copy = self._text[slice(*self.words[word])] == self._source[start:stop]
+            if is_copy and child.start < child.stop <= stop:
+                self.spans[id(child)] = child.start + shift, child.stop + shift
+                self.place(child.children, word, word + 1)
+                return
+        position = self._position(child, first, last)
+        self.spans[id(child)] = position, position
+        self.place(child.children, first, first)
 
     def _owner(self, children: Sequence[Element], word: int) -> int | None:
         """Returns the `id` of the child that encloses most of the source of a translated word."""
@@ -291,7 +318,8 @@ def _best_run(own: Sequence[bool], free: Sequence[bool]) -> Span | None:
 def plain_parts(text: str) -> list[str | Unit]:
     """Returns the lines of a text as units; white space around and between them stays."""
     parts: list[str | Unit] = []
-    for piece in re.split(r"(^[^\S\n]+|[^\S\n]*\n\s*|[^\S\n]+$)", text):
+    # Each alternative starts where a run of white space starts, so a long run takes linear time.
+    for piece in re.split(r"(^\s+|(?<!\s)[^\S\r\n]*[\r\n]\s*|(?<!\s)[^\S\r\n]+$)", text):
         unit = Unit()
         unit.add_text(piece)
         unit.close()

@@ -100,7 +100,10 @@ def _parse(models: Models, content_type: str, body: bytes) -> _Parsed:
     digits = count if isinstance(count, str) else shorten(count)
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 3:
         raise Invalid("alternatives must be an integer from 0 to 999.")
-    models.admission.check_lines(len(texts) + sum(text.count("\n") for text in texts))
+    texts = [text.removeprefix("\ufeff") for text in texts]  # a byte order mark
+    models.admission.check_lines(
+        len(texts) + sum(max(text.count("\n"), text.count("\r")) for text in texts)
+    )
     try:
         for text in texts:
             text.encode("utf-8")  # half a surrogate pair cannot be written back

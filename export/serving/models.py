@@ -179,7 +179,7 @@ class Models:
         except asyncio.CancelledError:
             record.status = 499  # the client has gone
             raise
-        except Exception:  # of any kind: it is logged and counted, and the protocol answers it
+        except BaseException:  # panics of libraries too: logged, counted, answered by the protocol
             record.status = 500
             logger.exception("a request has failed")
             raise

@@ -7,6 +7,7 @@ memory, and a client that waits for each result gets it.
 """
 
 import asyncio
+import codecs
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -59,6 +60,8 @@ class _Lines:
         form, options = _options(request.query_params, model)
         seconds, number = request_seconds(request.headers), 0
         async for lines in stream.lines():
+            if not number:
+                lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
             for start in range(0, len(lines), WINDOW):
                 window = lines[start : start + WINDOW]
                 results = await self._results(stream, record, model, window, options, seconds)

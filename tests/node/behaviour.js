@@ -10,7 +10,9 @@ import { tmpdir } from "node:os";
 import { after, before, test } from "node:test";
 import { runRows } from "../src/batches.js";
 import { openStore } from "../src/cache.js";
+import { sha256 } from "../src/download.js";
 import { ArtefactError, Translator } from "../src/index.js";
+import { sealed } from "../src/manifest.js";
 import { splitSentences } from "../page/sentences.js";
 import { serve } from "./server.js";
 
@@ -23,14 +25,14 @@ before(async () => {
 });
 after(() => translator.close());
 
-/** A server of the artefact that counts what is asked for, and may be slow with the model. */
-async function counting({ slow = false } = {}) {
+/** A server of the artefact, or of other files, that counts requests and may be slow with the model. */
+async function counting({ slow = false, others = {} } = {}) {
   const asked = [];
   const server = createServer((request, response) => {
     const name = request.url.slice(1);
     asked.push(name);
     if (slow && name === "model.onnx") response.write("part"); // the rest never comes
-    else response.end(readFileSync(join(folder, name)));
+    else response.end(others[name] ?? readFileSync(join(folder, name)));
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
   const close = () => (server.closeAllConnections(), new Promise((resolve) => server.close(resolve)));
@@ -97,6 +99,24 @@ test("files are kept by their checksum, damaged ones are fetched again", async (
   assert.ok(!(await readdir(cache)).includes(old));
   await server.close();
   await assert.rejects(Translator.load(`${server.url}other`, { cache }), /no network, or no such server/);
+  await rm(cache, { recursive: true });
+});
+
+test("an update that fails leaves the earlier export for use without a network", async () => {
+  const others = {};
+  const server = await counting({ others });
+  const cache = await mkdtemp(join(tmpdir(), "cache-"));
+  const load = async () => (await Translator.load(server.url, { cache })).close();
+  await load();
+  const manifest = JSON.parse(readFileSync(join(folder, "artefact.json")));
+  const tokenizer = Buffer.from("another tokenizer");
+  manifest.files["tokenizer.model"] = { sha256: await sha256(tokenizer), bytes: tokenizer.length };
+  manifest.files["model.onnx"].sha256 = "0".repeat(64);
+  manifest.checksum = await sha256(new TextEncoder().encode(sealed(JSON.stringify(manifest))));
+  Object.assign(others, { "artefact.json": JSON.stringify(manifest), "tokenizer.model": tokenizer });
+  await assert.rejects(load(), /model.onnx was changed after the export/);
+  await server.close();
+  await load();
   await rm(cache, { recursive: true });
 });
 

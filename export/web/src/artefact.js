@@ -1,7 +1,7 @@
 /** Fetches an exported folder by URL: its manifest first, then the necessary files. */
 
 import { openStore } from "./cache.js";
-import { known, latest } from "./download.js";
+import { known, latest, replace } from "./download.js";
 import { readManifest } from "./manifest.js";
 import { builtin, inNode } from "./node.js";
 
@@ -22,7 +22,8 @@ export async function fetchArtefact(url, check, names, options, extras = []) {
   const folder = folderUrl(url);
   const store = await openStore(folder.startsWith("file:") ? false : cache);
   const place = new URL("artefact.json", folder).href;
-  const manifest = await readManifest(await latest(place, store, { signal }), place);
+  const listing = await latest(place, store, { signal });
+  const manifest = await readManifest(listing, place);
   check(manifest, folder);
 
   const there = names.filter((name) => name in manifest.files);
@@ -37,6 +38,7 @@ export async function fetchArtefact(url, check, names, options, extras = []) {
   const data = await allOrNone(signal, (either) =>
     wanted.map((entry) => known(entry.url, entry, store, { signal: either, onBytes })),
   );
+  if (store) await replace(place, listing, wanted, store);
   const own = data.slice(extras.length);
   const files = Object.fromEntries(there.map((name, i) => [name, own[i]]));
   return { manifest, files, extras: data.slice(0, extras.length) };

@@ -68,8 +68,7 @@ function joined(parts) {
 }
 
 /**
- * Returns a file of known size and SHA-256 from the store, or downloads, checks and stores it. Stored
- * files of the same URL from an earlier export are removed.
+ * Returns a file of known size and SHA-256 from the store, or downloads, checks and stores it.
  *
  * @param {string} url
  * @param {Entry} entry
@@ -86,12 +85,26 @@ export async function known(url, entry, store, { signal, onBytes }) {
   const data = await fetchBytes(url, { signal, onBytes, cache: "no-cache" });
   const wrong = await fault(data, entry);
   if (wrong !== null) throw new ArtefactError(`${url} ${wrong}`);
-  if (store) {
-    await keep(store, key, data);
-    const old = (await store.keys()).filter((other) => other.startsWith(`${url}?`) && other !== key);
-    await Promise.all(old.map((other) => store.remove(other)));
-  }
+  if (store) await keep(store, key, data);
   return data;
+}
+
+/**
+ * Stores a small file that lists others, after all of them, and removes their files from an earlier
+ * export. So the earlier export stays whole until then.
+ *
+ * @param {string} url
+ * @param {Uint8Array} data
+ * @param {({url: string} & Entry)[]} listed
+ * @param {Store} store
+ */
+export async function replace(url, data, listed, store) {
+  await keep(store, url, data);
+  const kept = new Set(listed.map((entry) => `${entry.url}?sha256=${entry.sha256}`));
+  const old = (await store.keys()).filter(
+    (key) => !kept.has(key) && listed.some((entry) => key.startsWith(`${entry.url}?`)),
+  );
+  await Promise.all(old.map((key) => store.remove(key)));
 }
 
 /**
@@ -103,9 +116,7 @@ export async function known(url, entry, store, { signal, onBytes }) {
  */
 export async function latest(url, store, { signal }) {
   try {
-    const data = await fetchBytes(url, { signal, cache: "no-cache" });
-    if (store) await keep(store, url, data);
-    return data;
+    return await fetchBytes(url, { signal, cache: "no-cache" });
   } catch (error) {
     const stored = error instanceof TypeError ? await store?.get(url) : undefined;
     if (stored) return stored;

@@ -1,6 +1,7 @@
 """Plain text, Markdown, subtitles, catalogues, and the alignment of a real translator."""
 
 import pathlib
+import time
 
 import pytest
 from helpers import artefacts, exports
@@ -35,10 +36,42 @@ def test_sentences_cover_the_text():
     assert [text[a:b] for a, b in split_sentences(text)] == ["Dr. Smith paid.", "Who?", "I did"]
 
 
+@pytest.mark.parametrize("space", "\x85\u00a0\u2003\u202f")
+def test_a_space_that_is_not_ascii_stays_in_its_sentence(space):
+    text = f"Who? Our plan A{space}."
+    assert [text[a:b] for a, b in split_sentences(text)] == ["Who?", f"Our plan A{space}."]
+
+
+def test_a_long_run_of_spaces_takes_little_time():
+    start = time.monotonic()
+    assert DOCUMENTS.text(f"a{' ' * 100_000}b{' ' * 100_000}") == f"A B{' ' * 100_000}"
+    assert time.monotonic() - start < 5
+
+
 def test_lines_and_blank_lines_stay():
     text = "\n  One. Two {x}!\n\n\tthree  \r\n12\n"
     assert DOCUMENTS.text(text) == "\n  ONE. TWO {x}!\n\n\tTHREE  \r\n12\n"
     assert DOCUMENTS.text("three \t") == "THREE \t"
+    assert DOCUMENTS.text("one\rtwo \r\rthree") == "ONE\rTWO \r\rTHREE"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "%ld %lu %zu %lld %hhd %Lf",
+        "%{count} #{name} ${total} {0}",
+        "%(size)sMB %1$sPX %-5.2f",
+        "https://a.example/?b=1&c_d=2",
+    ],
+)
+def test_placeholders_stay(text):
+    assert DOCUMENTS.text(f"is {text} so") == f"IS {text} SO"
+
+
+def test_words_beside_percent_signs_are_translated():
+    assert DOCUMENTS.text("%dx%d px") == "%dX%d PX"
+    text = "100% free 50% off 10% all 5% a day, 100%ig"
+    assert DOCUMENTS.text(text) == text.upper()
 
 
 def test_all_sentences_are_translated_in_one_call():
@@ -123,6 +156,8 @@ def test_cells_of_a_markdown_table_are_found_in_their_order():
         "## 1. A b\n\n1. A\n- # b",
         "a\\![b](/x) c",
         "| a \\| b | c |\n|---|---|\n| `a\\|b` c | d |",
+        "Use **`pip`** to install **`a`**. See *{x}* (_**<http://a.b>**_) and ![a](/b).",
+        "a [![b](/c)](/d) e",
     ],
 )
 def test_markdown_keeps_its_meaning(text):
@@ -133,6 +168,22 @@ def test_markdown_keeps_its_meaning(text):
     )
     render = MarkdownIt("commonmark").enable("table").render
     assert render(same.markdown(text)) == render(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("---\ntitle: a b\n---\n# a b\n", "---\ntitle: a b\n---\n# A B\n"),
+        ("---\n\na b\n\n---\n", "---\n\nA B\n\n---\n"),
+        ("- [x] a [y]\n- [ ] b\n", "- [x] A \\[Y\\]\n- [ ] B\n"),
+        ("a[^n] b\n\n[^n]: c d\n", "A[^n] B\n\n[^n]: C D\n"),
+        ("a {{ b_c }} http://d.e/f_g h_i", "A {{ b_c }} http://d.e/f_g H\\_I"),
+        ("- one\n\ttwo three\n", "- ONE TWO THREE\n"),
+        ("a\0b c\n", "A\ufffdB C\n"),
+    ],
+)
+def test_markdown_beyond_commonmark_stays(text, expected):
+    assert DOCUMENTS.markdown(text) == expected
 
 
 def test_an_emphasis_without_words_leaves_no_asterisks():
@@ -149,6 +200,8 @@ def test_a_hard_break_of_markdown_divides_words():
 
     found = DocumentTranslator(translate).markdown("one  \ntwo\\\n*three*<br>four")
     assert found == "ONE  \nTWO  \n*THREE* <br> FOUR" and calls == [["one two three four"]]
+    reverse = DocumentTranslator(lambda _: [AlignedText("two one", ((1, 0), (0, 1)))])
+    assert reverse.markdown("one  \ntwo\n\n***\n") == "two one\n\n***\n"
 
 
 def test_subtitles_keep_their_times(tmp_path):
@@ -162,6 +215,33 @@ def test_subtitles_keep_their_times(tmp_path):
         "1\n00:00:01,000 --> 00:00:02,500\nI WENT TO\nTHE SHOP.\n\n"
         "2\n00:00:03,000 --> 00:00:04,000\nREALLY?\n\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "WEBVTT\n\nintro\n00:01.000 --> 00:02.000 line:0\nTom &amp; <v Bob>Jo\n1984\n\n"
+            "NOTE a b\n\n2\n00:03.000 --> 00:04.000\n\n100:00:05.000 --> 100:00:06.000\n"
+            "one<00:00:05.500><c> two</c>\n",
+            "WEBVTT\n\nintro\n00:01.000 --> 00:02.000 line:0\nTOM &amp;\nJO 1984\n\n"
+            "NOTE a b\n\n2\n00:03.000 --> 00:04.000\n\n100:00:05.000 --> 100:00:06.000\n"
+            "ONE TWO\n",
+        ),
+        (
+            "1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>Hello</i> {name} there\r\n\r\n2\r\n"
+            "00:00:03,000 --> 00:00:04,000\r\n{\\an8}a --> b\r\n12\r\n",
+            "1\r\n00:00:01,000 --> 00:00:02,000\r\nHELLO {name} THERE\r\n\r\n2\r\n"
+            "00:00:03,000 --> 00:00:04,000\r\nA -->\r\nB 12\r\n",
+        ),
+        ("\ufeffWEBVTT - only a title\n", "WEBVTT - only a title\n"),
+    ],
+)
+def test_all_between_the_texts_of_subtitles_stays(tmp_path, text, expected):
+    path = tmp_path / "a.txt"
+    path.write_bytes(text.encode())
+    translate_file(DOCUMENTS, path, path, "subtitles")
+    assert path.read_bytes().decode() == expected
 
 
 def test_a_catalogue_gets_its_missing_messages(tmp_path):
@@ -190,12 +270,32 @@ def test_a_catalogue_keeps_what_people_wrote(tmp_path):
         assert line in text
 
 
+def test_an_only_plural_form_is_the_plural(tmp_path):
+    path = tmp_path / "a.po"
+    path.write_text('msgid "a file"\nmsgid_plural "%d files"\nmsgstr[0] ""\n')
+    translate_file(DOCUMENTS, path, path)
+    assert 'msgstr[0] "%d FILES"' in path.read_text()
+
+
+def test_a_message_that_is_not_translated_stays_empty(tmp_path):
+    path = tmp_path / "a.po"
+    path.write_text(
+        'msgid "Fine. A bad one."\nmsgstr ""\n\n'
+        'msgid "a bad one"\nmsgid_plural "bad ones"\nmsgstr[0] "x"\nmsgstr[1] ""\n'
+    )
+    documents = DocumentTranslator(Runner())
+    translate_file(documents, path, path)
+    text = path.read_text()
+    assert text.count('msgstr ""') == 2 and 'msgstr[1] ""' in text and "fuzzy" not in text
+    assert documents.untranslated == 3
+
+
 @pytest.mark.parametrize("suffix", [".srt", ".vtt"])
 def test_a_file_without_subtitles_is_refused(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     for text in ("hello\n", '{"a": 1}'):
         path.write_text(text)
-        with pytest.raises(ValueError, match="no subtitle of the format|are not subtitles"):
+        with pytest.raises(ValueError, match="no subtitle was found"):
             translate_file(DOCUMENTS, path, path)
         assert path.read_text() == text
     path.write_text("WEBVTT\n" if suffix == ".vtt" else "")

@@ -81,7 +81,7 @@ WORDS = st.lists(
     max_size=5,
 ).map(" ".join)
 PLACEHOLDERS = st.sampled_from(
-    ["{{name}}", "%1$s", "%d", "{0}", "https://a.example/b?c=d#e", "me@mail.example"]
+    ["{{name}}", "%1$s", "%d", "#{n}", "{0}", "https://a.example/b?c=d#e", "me@mail.example"]
 )
 EMPTY = st.sampled_from(
     ['<img src="a.png" alt="A b.">', "<code>x &lt; y</code>", '<b translate="no">As is</b>']
@@ -140,6 +140,9 @@ def test_placeholders_come_back(text):
         "<p>a <u><code>x</code></u>b</p>",
         "<p>see {x}{y}. And {x}.</p>",
         "<p>a <img><b></b><i><u></u></i>b</p>",
+        "<p>a <b><code>x</code></b> b <u><img><i>{x}</i></u>, c</p>",
+        "<p>{{ a && b }} c &amp; https://a.example/?b=1&c=2 d</p>",
+        "<p><b><u>$5</u></b>/<i>month</i> <b>中</b><i>文字</i></p>",
     ],
 )
 def test_adjacent_words_tags_and_placeholders_stay_together(document):
@@ -159,6 +162,7 @@ def test_adjacent_words_tags_and_placeholders_stay_together(document):
         ("", ""),
         ("<b></b>", "<b></b>"),
         ("<p>One two. Three four!</p>", "<p>two. One four! Three</p>"),
+        ("<!DOCTYPE html>\na b", "<!DOCTYPE html>\nb a"),
     ],
 )
 def test_words_move_with_their_tags(document, expected):
@@ -172,6 +176,12 @@ def test_words_move_with_their_tags(document, expected):
         ("<p TRANSLATE=No>a b", "<p>c d", "<p>d c"),
         ("<ul><li translate=no>x<ul><li>y z</ul>", "<li>a b</ul>c d", "<li>b a</ul>d c"),
         ("<div translate=no><div>a b</div>c d</div>", "e f", "f e"),
+        ("<table><tr><td translate=no>x y", "<th>a b<tr><td>c d", "<th>b a<tr><td>d c"),
+        ("<table><tr translate=no><td>x y<td>z", "<tr><td>a b", "<tr><td>b a"),
+        ("<dl><dt translate=no>x y", "<dd>a b</dl>c d", "<dd>b a</dl>d c"),
+        ("<ul><li translate=no>x<p>y z", "<li>a b</ul>", "<li>b a</ul>"),
+        ("<p translate=no>x y", "<div>a b</div>c d", "<div>b a</div>d c"),
+        ("<p translate=no>x y", "<hr>a b", "<hr>b a"),
         ("<div translate=no><p>a b<b>c d</div>", "e f", "f e"),
     ],
 )

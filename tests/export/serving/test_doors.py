@@ -187,6 +187,13 @@ def test_libretranslate_takes_lists_and_gives_alternatives(running, expected):
     assert (status, answer) == (200, {"translatedText": ""})
 
 
+def test_a_byte_order_mark_is_no_text(running, expected):
+    text = f"\ufeff{LINES[0]}"
+    assert libretranslate(running, q=text) == (200, {"translatedText": expected[0].text})
+    _, _, answer = running.request("POST", "/lines/en-de", text.encode())
+    assert answer.decode() == f"{expected[0].text}\n"
+
+
 def test_a_repeated_field_of_a_form_is_a_list():
     fields = _fields("application/x-www-form-urlencoded", b"q=a&terms=Hut&terms=rot&source=en")
     assert fields == {"q": "a", "terms": ["Hut", "rot"], "source": "en"}

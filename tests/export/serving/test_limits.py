@@ -319,6 +319,15 @@ def test_a_failure_of_the_service_has_status_500_and_is_logged(small, local, cap
     assert "a request has failed" in caplog.text
 
 
+def test_a_panic_of_a_library_is_a_failure(small):
+    class PanicException(BaseException):
+        """As PyO3's, no `Exception`."""
+
+    with pytest.raises(PanicException), small.models.request("lines") as record:
+        raise PanicException
+    assert record.status == 500
+
+
 def test_accepted_requests_are_answered_before_shutdown(folder, expected):
     local = local_service.Pool(folder)
     going = local_service.Running({"en-de": local})

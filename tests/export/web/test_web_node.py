@@ -227,7 +227,7 @@ def test_node_tests_of_calls_aborts_and_cache_pass(node_folder, tmp_path):
         timeout=120,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert "# pass 14" in done.stdout
+    assert "# pass 15" in done.stdout
 
 
 @pytest.mark.full
