@@ -122,7 +122,10 @@ def training_table(report):
 
 def headline():
     """Returns the README's three figures, each with a link to its page."""
-    bleu = read("multi30k_tiny_seed1")["scores"]["test.2016"]["bleu"]
+    bleu = [read("multi30k_tiny_seed1")["scores"]["test.2016"]["bleu"]]
+    for name, run in read("recipes")["runs"].items():
+        if name.startswith("plain-"):
+            bleu.append(run["bleu"]["float32"]["test.2016"])
     published, _ = PUBLISHED["test.2016"]
     report = read("export")
     onnx = next(row for row in report["rows"] if row["artefact"] == "ONNX, float32")
@@ -130,8 +133,9 @@ def headline():
     rows = [row for row in read("serving")["rows"] if case.items() <= row.items()]
     speed = {row["case"].split(",")[0]: row for row in rows if row["case"].endswith("test.2016")}
     return (
-        f"- **{bleu:.2f} BLEU** on Multi30k English-German (test.2016), where {published} was "
-        "published for the same\n  text-only model (one seed): [quality][benchmarks/quality].\n"
+        f"- **{statistics.mean(bleu):.2f} BLEU** on Multi30k English-German (test.2016; mean of "
+        f"{len(bleu)} runs, {min(bleu):.2f} to {max(bleu):.2f}), where\n  {published} was "
+        "published for the same text-only model: [quality][benchmarks/quality].\n"
         f"- **{onnx['differing']} of {report['sentences']:,} translations differ** between Keras "
         "and ONNX Runtime in float32, beam 5:\n  [export][benchmarks/export].\n"
         f"- **{speed['base']['throughput_times_ctranslate2']:.1f} times the speed of CTranslate2** "

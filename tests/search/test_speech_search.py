@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.linear_bias import LinearBias
 
 import keras_transformer as kt
 from keras_transformer.search.constraints import forbid_tokens
@@ -39,15 +40,6 @@ def source(start=START):
     random = np.random.default_rng(7)
     features = random.normal(size=(3, 11, 7)).astype("float32")
     return {"features": features[: len(start)], START_IDS: np.array(start, "int32")}
-
-
-@keras.saving.register_keras_serializable("tests")
-class LinearBias(kt.PositionEncoding):
-    in_attention = True
-
-    def bias(self, queries, keys, num_heads):
-        distances = keras.ops.abs(queries[:, None] - keys[None, :])
-        return -0.5 * keras.ops.cast(distances, "float32")[None]
 
 
 @pytest.mark.full
