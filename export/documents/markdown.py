@@ -23,7 +23,7 @@ _HTML_BREAK = re.compile(r"<br\b", re.IGNORECASE)
 _LINK = "\0["
 _EMPHASIS, _END = "\0(", "\0)"
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?=\S).*?^(?:---|\.{3})[ \t]*(?:\r?\n|\Z)", re.S | re.M)
-# What begins a task or a footnote.
+# The mark of a task, or of the definition of a footnote.
 _LABEL = re.compile(r"(?:\[[ xX]\]|\[\^[^\[\]\s]{1,99}\]:)\s+")
 _EMPTY = re.compile(r"\0\((\*\*?|__?)\1\0\)")
 

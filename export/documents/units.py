@@ -221,7 +221,7 @@ class _Target:
             self.place(child.children, begin, end)
 
     def _place_in_word(self, child: Element, first: int, last: int) -> None:
-        """Places a child that has no words of its own.
+        """Places a child without words.
 
         It encloses the same characters if its source word is copied, and nothing otherwise.
         """
