@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need" as Keras layers, models, losses and searches.
 
 Each folder is one subject, and its `__init__.py` describes it. The folder `export/` beside this one
-is imported as `keras_transformer.export`. A module imports only modules of
+is imported as `keras_transformer.export`, installed or not. A module imports only modules of
 the same floor or below; `python tests/package/test_structure.py` prints the floors. To add a new
 public name, import it below and list it in `__all__`.
 
@@ -13,6 +13,7 @@ extra to install.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from keras_transformer.startup import serve_without_frameworks
 from keras_transformer.text.corpora import read_lines
@@ -118,8 +119,15 @@ def _where_installed() -> Iterator[None]:
         _missing.append(package)
 
 
-# One group per requirement, so that a missing package disables only its group.
 serve_without_frameworks()
+
+# The wheel holds `export/` inside this folder, a clone beside it. In the root of a clone, Python
+# imports this folder instead of the installed package, so `export/` must be found here, too.
+_folder = Path(__file__).resolve().parent
+if not (_folder / "export").is_dir():
+    __path__.append(str(_folder.parent))
+
+# One group per requirement, so that a missing package disables only its group.
 
 with _where_installed():  # sentencepiece
     from keras_transformer.text.tokenizer import Tokenizer

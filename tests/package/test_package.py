@@ -3,12 +3,15 @@
 import ast
 import difflib
 import email
+import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 import zipfile
 
 import pytest
@@ -17,6 +20,7 @@ from helpers import guides
 import keras_transformer
 from keras_transformer import export
 from keras_transformer.export.artefact import signature
+from keras_transformer.startup import SERVES
 
 ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -151,6 +155,62 @@ def test_wheel_holds_every_module_and_nothing_else(wheel):
         paths = [path.relative_to(ROOT / source) for path in (ROOT / source).rglob("*.py")]
         expected |= {f"{target}/{path.as_posix()}" for path in paths}
     assert {name for name in wheel.namelist() if ".dist-info/" not in name} == expected
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A Python in which the wheel is installed, beside the packages of this environment."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder, symlinks=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    wheel.extractall(site)
+    (site / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return folder / "bin" / "python"
+
+
+IMPORTS = """
+import keras_transformer.export.runtime
+from keras_transformer.export.runtime import Translator
+print(keras_transformer.export.runtime.__file__, Translator.__name__)
+"""
+
+
+@pytest.mark.parametrize("place", ["clone", "elsewhere"])
+@pytest.mark.parametrize("way", ["script", "-c", "-m", "REPL", "pytest"])
+def test_installed_wheel_is_imported_whole_in_the_root_of_a_clone(way, place, installed, tmp_path):
+    """The clone's folder hides the installed package, and has `export/` beside it, not inside."""
+    root = tmp_path / "root"
+    root.mkdir()
+    if place == "clone":
+        for name in ("keras_transformer", "export"):
+            (root / name).symlink_to(ROOT / name)
+    (root / "script.py").write_text(IMPORTS)
+    (root / "test_import.py").write_text(IMPORTS + "def test_it(): pass\n")
+    arguments = {
+        "script": ["script.py"],
+        "-c": ["-c", IMPORTS],
+        "-m": ["-m", "keras_transformer.export.runtime", "--help"],
+        "REPL": ["-i"],
+        "pytest": ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "test_import.py"],
+    }
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [installed, *arguments[way]],
+        cwd=root,
+        env=environment | {"PYTHONDONTWRITEBYTECODE": "1", SERVES: "1"},  # in seconds
+        input=IMPORTS if way == "REPL" else "",
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0 and "Error" not in done.stderr, done.stdout + done.stderr
+    if way == "-m":
+        assert "usage: " in done.stdout
+    else:
+        where = ROOT / "export" if place == "clone" else installed.parents[1]
+        (line,) = (line for line in done.stdout.splitlines() if line.endswith(" Translator"))
+        path = pathlib.Path(line.removesuffix(" Translator")).resolve()
+        assert path.is_relative_to(where.resolve())
 
 
 def test_wheel_states_its_licence_and_requires_no_framework(wheel):
