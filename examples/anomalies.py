@@ -7,8 +7,8 @@
 The model trains on a series without anomalies. It reads a window with a hidden middle, and predicts
 the middle from both sides. The anomaly score of a step is the mean squared error around it. The
 real sets come with the package aeon, so DIR may be any folder. `--validate` measures on the
-validation series; use it to choose settings. The baselines are a moving z-score and aeon's
-KMeansAD.
+validation series; use it to choose settings. The baselines are a moving z-score, the distance to
+the nearest training window, and aeon's KMeansAD.
 """
 
 import os
@@ -18,6 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise excepti
 import keras
 import numpy as np
 from keras import ops
+from support.baselines import nearest_window_distances
 from support.plots import plot_anomalies
 from support.recipes import learning_rate
 from support.scores.anomalies import anomaly_scores, moving_mean, moving_z_score
@@ -34,6 +35,9 @@ SIDE = PATCHES // 2 * PATCH  # steps on each side of the hidden patch
 # Widths in steps: mean of the errors; history of the z-score, mean of its scores; KMeansAD.
 # The best on the validation series of "ecg".
 MEAN, Z_BEFORE, Z_MEAN, K_WINDOW = 20, 20, 80, 80
+# Steps of a window, for the nearest training window. The best on the validation series; "bleeding"
+# has none, and uses the width of "made".
+N_WINDOW = {"made": 20, "ecg": 120, "bleeding": 20}
 DATA = {"made": "made waves", "ecg": "ecg-diff-count-3", "bleeding": "UCR 135, InternalBleeding16"}
 
 
@@ -122,6 +126,9 @@ def main(argv=None):
         found = {
             "Transformer": moving_mean(errors, MEAN),
             "moving z-score": moving_mean(moving_z_score(series, Z_BEFORE), Z_MEAN),
+            "nearest training window": nearest_window_distances(
+                sets.train, series, N_WINDOW[args.set or "made"]
+            ),
         }
         if args.set:
             found["KMeansAD of aeon"] = k_means(sets.train, series, args.seed)

@@ -18,6 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise excepti
 import keras
 import numpy as np
 from support import task_run
+from support.baselines import text_classes
 from support.plots import plot_confusion, plot_words
 from support.recipes import learning_rate
 from support.sets import labelled_texts
@@ -186,7 +187,11 @@ def main(argv=None):
         export.export_onnx(model, folder, tokenizer, head=head, max_source_length=LONGEST)
         results = Predictor(folder).predict(texts.test[0])
         found = [result.label for result in results]
-        accuracy = float(np.mean([a == b for a, b in zip(found, texts.test[1], strict=True)]))
+        linear = text_classes(*texts.train, texts.test[0])
+        accuracy, baseline = (
+            float(np.mean([a == b for a, b in zip(some, texts.test[1], strict=True)]))
+            for some in (found, linear)
+        )
         usual = max(texts.labels, key=texts.train[1].count)
         run.draw("confusion.png", plot_confusion(texts.test[1], found, texts.labels))
         pairs = zip(texts.test[0], results, strict=True)
@@ -197,7 +202,10 @@ def main(argv=None):
             {"accuracy": accuracy},
             data=recipe["name"],
             published=recipe.get("published"),
-            baseline={f"always {usual!r}": texts.test[1].count(usual) / len(found)},
+            baseline={
+                f"always {usual!r}": texts.test[1].count(usual) / len(found),
+                "tf-idf and linear SVM": baseline,
+            },
         )
         for text, answer in shown:
             print(f"  {answer.label} ({answer.probability:.2f}): {text}")

@@ -17,6 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise excepti
 
 import keras
 import numpy as np
+from support.baselines import series_classes
 from support.plots import plot_confusion, plot_series_attention
 from support.recipes import learning_rate
 from support.sets.labelled_series import LabelledSeries, aeon_module, folds, made_gestures, read_uea
@@ -118,9 +119,16 @@ def main(argv=None):
 
         answers = Predictor(run.path / "onnx").predict(test.series)
         found = [answer.label for answer in answers]
-        accuracy = float(np.mean([a == b for a, b in zip(found, test.labels, strict=True)]))
+        linear = series_classes(training.series, training.labels, test.series)
+        accuracy, baseline = (
+            float(np.mean([a == b for a, b in zip(some, test.labels, strict=True)]))
+            for some in (found, linear)
+        )
         usual = max(labels, key=training.labels.count)
-        baseline = {f"always {usual!r}": test.labels.count(usual) / len(found)}
+        baseline = {
+            f"always {usual!r}": test.labels.count(usual) / len(found),
+            "logistic regression on statistics": baseline,
+        }
         if args.set:
             baseline["ROCKET of aeon"] = rocket(training, test, args.seed)
         run.draw("confusion.png", plot_confusion(test.labels, found, labels))

@@ -15,6 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise excepti
 
 import keras
 import numpy as np
+from support.baselines import StatePolicy
 from support.plots import Panel, plot_panels
 from support.recipes import learning_rate
 from support.sets.episodes import (
@@ -36,6 +37,7 @@ ENVIRONMENTS = {
 }
 CONTEXT = 16  # steps that the model reads
 D_MODEL = 64
+FIRST_GAME = 10**9  # seeds that no logged episode has
 
 
 def make_model(features, actions):
@@ -76,8 +78,7 @@ def play(folder, name, count, targets, games, seed, noise=1.0):
     """
     predictor, draw = Predictor(folder), np.random.default_rng(seed)
     environments = [make_environment(f"{name}-v1") for _ in range(len(targets) * games)]
-    # Seeds that no logged episode has.
-    states = [[one.reset(seed=10**9 + i % games)[0]] for i, one in enumerate(environments)]
+    states = [[one.reset(seed=FIRST_GAME + i % games)[0]] for i, one in enumerate(environments)]
     wanted = [[target or 0] for target in np.repeat(np.array(targets, object), games)]
     asks = [target is not None for target in np.repeat(np.array(targets, object), games)]
     actions, returns = [[] for _ in states], np.zeros(len(states))
@@ -97,6 +98,19 @@ def play(folder, name, count, targets, games, seed, noise=1.0):
             if ended or cut:
                 playing.remove(i)
     return returns.reshape(len(targets), games).mean(axis=1)
+
+
+def play_states(policy, args):
+    """Returns the mean return of games of a policy that reads the last state only."""
+    returns = []
+    for game in range(args.games):
+        environment, playing, total = make_environment(f"{args.environment}-v1"), True, 0.0
+        state, _ = environment.reset(seed=FIRST_GAME + game)
+        while playing:
+            state, reward, ended, cut, _ = environment.step(int(policy(state[None])[0]))
+            total, playing = total + reward, not (ended or cut)
+        returns.append(total)
+    return float(np.mean(returns))
 
 
 def main(argv=None):
@@ -119,6 +133,11 @@ def main(argv=None):
         options = dict(name=args.environment, count=count, games=args.games, seed=args.seed)
         achieved = play(run.path / "onnx", targets=targets, **options)
         (cloned,) = play(run.path / "cloning", targets=[None], **options)
+        states, actions = (
+            np.concatenate([getattr(one, name) for one in episodes])
+            for name in ("states", "actions")
+        )
+        linear = play_states(StatePolicy(states, actions), args)
         greedy = [
             float(play(run.path / folder, targets=[target], noise=0.0, **options)[0])
             for folder, target in (("onnx", targets[-1]), ("cloning", None))
@@ -135,6 +154,7 @@ def main(argv=None):
         others = {"most likely action": dict(zip((best, "behaviour cloning"), greedy, strict=True))}
         baseline = {
             "behaviour cloning": float(cloned),
+            "logistic regression on the state": linear,
             "logged episodes, mean": float(np.mean(logged)),
             "logged episodes, best": max(logged),
         }

@@ -17,6 +17,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
 import keras
+from support.baselines import word_tags
 from support.plots import plot_outcomes
 from support.recipes import learning_rate
 from support.scores.entities import entity_outcomes, entity_scores
@@ -102,20 +103,27 @@ def main(argv=None):
         options = dict(head=head, max_source_length=longest)
         export.export_onnx(model, run.path / "onnx", tokenizer, **options)
         predictor, score, baseline, shown = Predictor(run.path / "onnx"), {}, {}, []
-        both = [], []
+        both, seen, others = ([], []), {*map(tuple, train[0])}, {}
         for language, test in sets["test"].items():
             results = predictor.predict(test.words)
             found = [list(result.tags) for result in results]
-            usual = usual_tags(*train, test.words)
             score[f"{language} f1"] = entity_scores(found, test.tags)["f1"]
-            baseline[f"usual tag, {language} f1"] = entity_scores(usual, test.tags)["f1"]
+            for name, method in (("usual tag", usual_tags), ("linear tagger", word_tags)):
+                simple = method(*train, test.words)
+                baseline[f"{name}, {language} f1"] = entity_scores(simple, test.tags)["f1"]
+            new = [i for i, words in enumerate(test.words) if tuple(words) not in seen]
+            others[f"the {len(new)} sentences not in train, {language}"] = {
+                f"{language} f1": entity_scores(
+                    [found[i] for i in new], [test.tags[i] for i in new]
+                )["f1"]
+            }
             both[0].extend(found)
             both[1].extend(test.tags)
             shown += results[:3]
         score = {"f1": entity_scores(*both)["f1"], **score}
         run.draw("errors.png", plot_outcomes(entity_outcomes(*both)))
         data = "WikiANN, English and German" if args.data else "sentences of a small grammar"
-        run.write_score(model, score, data=data, baseline=baseline)
+        run.write_score(model, score, others, data=data, baseline=baseline)
         for result in shown:
             print(f"  {result.line()}")
 

@@ -15,6 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise excepti
 
 import keras
 from support import task_run
+from support.baselines import text_classes, word_tags
 from support.plots import plot_outcomes
 from support.recipes import learning_rate
 from support.scores.entities import entity_outcomes, entity_scores
@@ -121,9 +122,15 @@ def main(argv=None):
         }
         usual = max(intents, key=train.labels.count)
         usual_slots = tagged_sentences.usual_tags(*train[:2], test.words)
+        linear = text_classes(
+            [*map(" ".join, train.words)], train.labels, [*map(" ".join, test.words)]
+        )
+        linear_slots = word_tags(*train[:2], test.words)
         baseline = {
             "usual slot of each word, slot f1": entity_scores(usual_slots, test.tags)["f1"],
+            "linear tagger, slot f1": entity_scores(linear_slots, test.tags)["f1"],
             f"always {usual!r}, intent": test.labels.count(usual) / len(labels),
+            "tf-idf and linear SVM, intent": share(linear, test.labels),
         }
         run.draw("slots.png", plot_outcomes(entity_outcomes(slots, test.tags), most=20))
         facts = dict(data=name, baseline=baseline, published=published)

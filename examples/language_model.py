@@ -16,6 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise excepti
 import keras
 import tensorflow as tf
 from support import task_run
+from support.baselines import backoff_nats
 from support.recipes import learning_rate
 from support.sets.treebank import made_trees
 from support.sets.trees import tagged_words
@@ -26,6 +27,7 @@ from keras_transformer.export.runtime import Generator
 from keras_transformer.text.corpora import read_lines
 
 UPDATES = 200  # per epoch
+COUNTED = 4  # characters before one that the baseline counts: the best on the validation part
 WINDOW, WINDOWS = 64, 12  # characters per window, windows per batch
 SMALL = dict(num_layers=2, d_model=64, num_heads=4, d_ff=128)
 NANO = dict(num_layers=4, d_model=128, num_heads=4, d_ff=512)
@@ -56,6 +58,16 @@ def parts(text, seed):
     # In the order of the text, so that each character is predicted once.
     measured = (batches(part, 64, shuffle=False) for part in (text[valid:test], text[test:]))
     return tokenizer, train, *measured
+
+
+def counted_nats(text):
+    """Returns the nats a character of counts that look at up to `COUNTED` characters before."""
+    test = len(text) * 90 // 100
+
+    def contexts(characters, place):
+        return [characters[max(0, place - length) : place] for length in range(COUNTED + 1)]
+
+    return backoff_nats([text[:test]], [text[test:]], contexts)
 
 
 def without_first(ids, labels):
@@ -114,6 +126,7 @@ def main(argv=None):
             model,
             {"loss in nats a character": loss},
             data="tiny Shakespeare" if args.data else "sentences of a small grammar",
+            baseline={"counts with back-off": counted_nats(text)},
             published={"nanoGPT, 2,000 updates on a CPU": 1.88} if args.data else None,
         )
         for text in Generator(run.path / "onnx").n_best(prompts, seed=args.seed):

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import onnxruntime
 import tensorflow as tf
+from support.baselines import backoff_nats
 from support.plots import plot_piano_rolls
 from support.recipes import learning_rate
 from support.sets import chorales as sets
@@ -90,6 +91,26 @@ def train(args, run, chorales):
     return model
 
 
+def counted_nats(train, test):
+    """Returns the nats a note of counts that back off from the chord to the voice's last note."""
+
+    def contexts(notes, place):
+        voice, beat = place % 4, place // 4 % 4
+        last, chord = notes[max(0, place - 4) : place - 3], notes[place - voice : place]
+        before = notes[max(0, place - voice - 4) : place - voice]
+        return [
+            (voice,),
+            (voice, last),
+            (voice, last, chord[-1:]),
+            (voice, last, chord),
+            (voice, last, chord, beat),
+            (voice, last, chord, beat, before),
+        ]
+
+    flat = ([tuple(one.reshape(-1).tolist()) for one in some] for some in (train, test))
+    return backoff_nats(*flat, contexts)
+
+
 def nats(model, chorales):
     windows = all_notes(chorales, WINDOW)
     measured = model.evaluate(*windows, WINDOWS, verbose=0, return_dict=True)
@@ -133,9 +154,7 @@ def main(argv=None):
                 "harmonized melodies": {"notes of the chorale": float(same)},
             },
             data="Bach's chorales" if args.data else "made chorales",
-            baseline={
-                "bigrams of each voice": sets.bigram_nats(chorales["train"], chorales["test"])
-            },
+            baseline={"counts with back-off": counted_nats(chorales["train"], chorales["test"])},
             published=PUBLISHED if args.data else None,
         )
 

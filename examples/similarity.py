@@ -15,6 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 from support import task_run
+from support.baselines import paired_vectors
 from support.plots import plot_matrix
 from support.recipes import learning_rate
 from support.scores.retrieval import recall_at
@@ -127,14 +128,19 @@ def main(argv=None):
         for line, row in zip(english[:5], scores, strict=False):
             found = german[row.argmax()]
             print(f"{line}\n  -> {found}  ({row.max():.2f})")
+        first, second = paired_vectors(text.train, (english, german), seed=args.seed)
         run.write_score(
             embedder,
             measure(scores),
             data=f"Multi30k, {test_name}" if args.data else "number words",
             pairs=len(english),
             baseline={
-                f"shared pieces, {name}": value
-                for name, value in shared_pieces(tokenizer, english, german).items()
+                f"{kind}, {name}": value
+                for kind, found in (
+                    ("shared pieces", shared_pieces(tokenizer, english, german)),
+                    ("latent semantic indexing", measure(first @ second.T)),
+                )
+                for name, value in found.items()
                 if "@1 " in name
             },
         )

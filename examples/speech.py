@@ -15,6 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise excepti
 
 import keras
 import numpy as np
+from support.baselines import series_classes
 from support.plots import plot_spectrogram
 from support.recipes import learning_rate
 from support.scores.word_errors import word_error_rate
@@ -117,11 +118,18 @@ def main(argv=None):
         for text, found in list(zip(texts, heard, strict=True))[:5]:
             print(f"  {text} -> {found}")
         draw(run, model, tokenizer, sounds[0], frames[0], heard[0])
+        bands = [
+            [log_bands(one.samples, args.bands) for one in some] for some in (sets.train, single)
+        ]
+        linear = series_classes(bands[0], [one.word for one in sets.train], bands[1])
         score = {
             "accuracy of single digits": float(right),
             "word error rate of 3-5 joined": word_error_rate(heard, texts),
         }
-        run.write_score(model, score, data="FSDD" if args.data else "made")
+        simple = np.mean([one.word == text for one, text in zip(single, linear, strict=True)])
+        baseline = {"logistic regression on statistics, single digits": float(simple)}
+        data = "FSDD" if args.data else "made"
+        run.write_score(model, score, data=data, baseline=baseline)
 
 
 if __name__ == "__main__":

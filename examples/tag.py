@@ -17,6 +17,7 @@ from collections import Counter
 
 import keras
 from support import task_run
+from support.baselines import word_tags
 from support.plots import plot_confusion
 from support.recipes import learning_rate
 from support.sets.tagged_sentences import usual_tags
@@ -121,7 +122,10 @@ def main(argv=None):
             model,
             scores,
             data="WSJ sample" if args.data else "sentences of a small grammar",
-            baseline={"usual tag of each word": share(flat(usual_tags(*train, test[0])), true)},
+            baseline={
+                "usual tag of each word": share(flat(usual_tags(*train, test[0])), true),
+                "linear tagger": share(flat(word_tags(*train, test[0])), true),
+            },
         )
         for result in results[:5]:
             print(" ", " ".join(map("/".join, zip(result.words, result.tags, strict=True))))

@@ -185,33 +185,6 @@ def transpose(chorale, steps):
     return np.where(chorale == SILENCE, SILENCE, chorale + steps)
 
 
-def bigram_nats(train, test):
-    """Computes the cross-entropy of notes given only the previous note of the voice.
-
-    Args:
-        train, test: lists of chorales. Counts are from `train`, plus a tenth for each note.
-
-    Returns:
-        float, nats per note of `test`, including the first ones.
-    """
-    counts = np.full((len(VOICES), NOTES, NOTES), 0.1)
-    pairs = [_pairs(some) for some in (train, test)]
-    np.add.at(counts, pairs[0], 1)
-    shares = counts / counts.sum(axis=2, keepdims=True)
-    return float(-np.log(shares[pairs[1]]).mean())
-
-
-def _pairs(chorales):
-    """Returns voice, previous note and note, from 0, of all notes. Silence precedes the first."""
-    found = []
-    for one in chorales:
-        note = np.where(one == SILENCE, 0, one - LOWEST + 1)
-        before = np.concatenate([np.zeros_like(note[:1]), note[:-1]])
-        voice = np.broadcast_to(np.arange(len(VOICES)), note.shape)
-        found.append(np.stack([voice, before, note]).reshape(3, -1))
-    return tuple(np.concatenate(found, axis=1))
-
-
 def notes(voice):
     """Returns the notes of a voice. Equal neighbours are one note.
 
