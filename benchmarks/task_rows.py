@@ -1,34 +1,35 @@
 """Tables of the scripts in `examples/`: one for each task, and the index of tasks."""
 
 import json
+import re
 
 import common
 import workers
 
 PAGES = common.RESULTS.parents[1] / "docs" / "tasks"
 TASKS = {path.stem: path for path in sorted((common.RESULTS / "tasks").glob("*.json"))}
-# The work of the Transformer in each task, for the index of tasks.
+# The work of each script, for the index of tasks.
 DOES = {
-    "anomalies": "A hidden part of a series attends to both sides; a bad guess means an anomaly.",
-    "answer": "The passage attends to the question and to itself; each token is scored as the "
-    "answer's first and last.",
-    "classify": "A class token attends to all words and collects what says the class.",
-    "classify_series": "Steps of a series attend to each other; a class token collects the class.",
-    "control": "Each step attends to those before it; the return asked for decides the action.",
-    "detect": "Object queries attend to the patches of a scene; each finds one object or nothing.",
-    "entities": "Each word attends to the sentence, which says whether it is a part of a name.",
-    "forecast": "Days of the past attend to each other, and give all days to come at once.",
-    "generate_images": "The decoder alone: each pixel attends to the class and to those before it.",
-    "images": "Patches of a picture attend to each other and to a class token, as words would.",
-    "intents": "A class token gives the intent and each word its slot: two heads on one encoder.",
-    "language_model": "The decoder alone: each character attends to those before it.",
-    "music": "The decoder alone: each note attends to all notes of the four voices before it.",
-    "parse": "The decoder writes the tree as a line of brackets, while it attends to the sentence.",
-    "similarity": "One encoder, two languages: a sentence and its translation get one vector.",
-    "speech": "Frames of sound attend to each other; the decoder writes the words.",
-    "summarise": "The decoder writes one line, while it attends to a paragraph.",
-    "tag": "Each word attends to its neighbours, which say whether it is a noun or a verb.",
-    "why_self_attention": "Cost and reach of a layer, beside other kinds of layers.",
+    "anomalies": "Finds anomalies in a series: it predicts each hidden part from both sides.",
+    "answer": "Finds the answer to a question in a passage: its first and its last token.",
+    "classify": "Classifies texts, such as film reviews, with a class token.",
+    "classify_series": "Classifies series of any length, such as gestures, with a class token.",
+    "control": "Plays a game: it learns from recorded games which action leads to the return that "
+    "you ask for.",
+    "detect": "Finds objects in pictures and their boxes, with one query for each object.",
+    "entities": "Finds names of persons, places and organizations in a sentence.",
+    "forecast": "Predicts the next days of a series from the days before, all at once.",
+    "generate_images": "Draws pictures of a class pixel by pixel, with the decoder alone.",
+    "images": "Classifies pictures: it cuts each into patches, which it reads like words.",
+    "intents": "Finds the intent of a request and the slots in it: two heads on one encoder.",
+    "language_model": "Continues a text character by character, with the decoder alone.",
+    "music": "Writes four voices to a melody note by note, with the decoder alone.",
+    "parse": "Writes the syntax tree of a sentence as a line of brackets.",
+    "similarity": "Maps a sentence and its translation to one vector, and searches by it.",
+    "speech": "Transcribes sound: the decoder attends to frames and writes the words.",
+    "summarise": "Writes one line about a paragraph.",
+    "tag": "Tags each word of a sentence with its part of speech.",
+    "why_self_attention": "Measures cost and reach of self-attention beside other kinds of layers.",
 }
 
 
@@ -59,6 +60,12 @@ def task_table(path):
     return f"`{report['command']}`\n\n{workers.table(['measured', report['data']], rows)}"
 
 
+def card_scores(report):
+    data = re.sub("^made ", "generated ", report["data"])
+    found = [f"{name} = {value:.4g}" for name, value in report["score"].items()]
+    return f"{data}: {'; '.join(found)}"
+
+
 def task_cards():
     """Makes a card for each task. "classify-trec" is the task "classify" on one of its sets."""
     pages = {}
@@ -71,7 +78,7 @@ def task_cards():
         for report in reports:
             if sets.count(report["data"]) > 1:
                 report["data"] += f", {report['epochs']} epochs"
-        found = [f"{report['data']}: {scores(report['score'])}" for report in reports]
+        found = [card_scores(report) for report in reports]
         links = f":link: {page}\n:link-type: doc\n:img-top: {page}.png"
         footer = ":::{card-footer}\n" + "\\\n".join(found) + "\n:::"
         cards.append(f"::::{{grid-item-card}} {title}\n{links}\n\n{DOES[page]}\n\n{footer}\n::::")

@@ -17,6 +17,13 @@ release = version = importlib.metadata.version(project)
 html_title = f"{project} {release}"
 html_show_copyright = False
 html_theme = "furo"
+repository = "https://github.com/keras-transformer-onnx/keras-transformer-onnx"
+html_theme_options = {  # links to the source of each page, and below it to the repository
+    "source_repository": repository,
+    "source_branch": "main",
+    "source_directory": "docs/",
+    "footer_icons": [{"name": "Repository", "url": repository, "html": "GitHub", "class": ""}],
+}
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_js_files = ["accessible.js"]

@@ -10,7 +10,9 @@ import os
 import sys
 from itertools import pairwise
 
-SERVERS = tuple(f"keras_transformer.export.{name}" for name in ("runtime", "archive", "serving"))
+SERVERS = tuple(
+    f"keras_transformer.export.{name}" for name in ("runtime", "archive", "documents", "serving")
+)
 # Set to "1" in serving processes that `python -m` does not start, such as the workers of Ray.
 SERVES = "KERAS_TRANSFORMER_SERVES"
 FRAMEWORKS = ("tensorflow", "tensorflow_text", "keras", "jax", "torch")

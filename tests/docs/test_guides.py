@@ -1,10 +1,14 @@
-"""The code of every guide runs, from top to bottom, on little text and with small sizes."""
+"""The code of every guide runs, from top to bottom, on little text and with small sizes.
+
+All guides run in one folder, one after the other, as a reader copies them.
+"""
 
 import json
 import pathlib
 import shutil
 import subprocess
 import sys
+import time
 from typing import NamedTuple
 
 import pytest
@@ -54,10 +58,14 @@ GUIDES = {
         (*MODEL_FILES, "run/weights/weights-00000.npz"),
         {**MODEL, "vocab_size=8000": "vocab_size=300"},
     ),
-    "callbacks": Guide(("run/weights/weights-00000.npz",), MODEL, ("tokenizer.model",)),
+    "callbacks": Guide(("run/averaged/weights-00000.npz",), MODEL, ("tokenizer.model",)),
     "fine_tuning": Guide(
         ("out/fine_tuned/artefact.json",),
-        {"num_layers=4, d_model=128, num_heads=4, d_ff=256": SMALL_MODEL, "epochs=2,": "epochs=1,"},
+        {
+            "num_layers=4, d_model=128, num_heads=4, d_ff=256": SMALL_MODEL,
+            "epochs=2,": "epochs=1,",
+            "vocab_size=8000": "vocab_size=310",
+        },
         MODEL_FILES,
     ),
     "student": Guide(
@@ -85,7 +93,9 @@ GUIDES = {
     ),
     "encoders": Guide(("out/listener/artefact.json",)),
     "control": Guide(("out/dates/artefact.json",)),
-    "serve": Guide(("out.txt",), starts_from=("out/onnx", "out/onnx_text"), serves=True),
+    "serve": Guide(
+        ("out.txt", "from_strings.py"), starts_from=("out/onnx", "out/onnx_text"), serves=True
+    ),
     "browser": Guide(
         ("site/models/en-de/artefact.json", "site/models/en-de-attention/artefact.json"),
         starts_from=MODEL_FILES,
@@ -111,20 +121,34 @@ GUIDES = {
 }
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a reader."""
+    folder = tmp_path_factory.mktemp("guides")
+    guides.number_words(folder)
+    return folder
+
+
 @pytest.fixture
-def run(tmp_path, request):
-    """A function that runs a guide in a folder with its files, and returns the folder."""
+def run(folder, request):
+    """A function that runs a guide in the folder, and returns the folder.
+
+    The files of earlier guides are there, or copies of `saved` if these guides have not run.
+    """
 
     def run_guide(name, **smaller):
         guide = GUIDES[name]
-        guides.number_words(tmp_path)
         for file in guide.starts_from:
-            source, target = request.getfixturevalue("saved") / file, tmp_path / file
-            (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
+            if not (folder / file).exists():
+                source = request.getfixturevalue("saved") / file
+                (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / file)
         code = guides.script((FOLDER / f"{name}.md").read_text("utf-8"), guide.smaller | smaller)
-        guides.run(code, tmp_path, FRAMEWORKS if guide.serves else ())
-        assert [path for path in guide.leaves if not (tmp_path / path).exists()] == []
-        return tmp_path
+        start = time.time()
+        guides.run(code, folder, FRAMEWORKS if guide.serves else ())
+        written = {path for path in guide.leaves if (folder / path).exists()}
+        assert written == set(guide.leaves)
+        assert [path for path in written if (folder / path).stat().st_mtime < start - 1] == []
+        return folder
 
     return run_guide
 

@@ -70,6 +70,25 @@ def test_folders_of_the_picture_exist():
     assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
 
 
+def test_the_first_page_shows_how_to_install_what_its_example_imports():
+    pattern = r"\{include\} \.\./README\.md\n:start-after: (.*)\n:end-before: (.*)\n"
+    start, end = re.search(pattern, read("index.md")).groups()
+    readme = (ROOT / "README.md").read_text("utf-8")
+    shown = readme.partition(start)[2].partition(end)[0]
+    installed = re.findall(r"pip install ([^`\n]+)", shown)
+    assert installed == ["'.[serve]'", "'.[tensorflow,export]' num2words"]
+    assert "git clone" in shown and "from num2words import" in shown
+
+
+def test_imports_of_a_page_write_models_and_exports_to_different_folders():
+    """An import replaces an earlier result of the same kind only."""
+    for page in DOCS.glob("guides/*.md"):
+        command = r"keras_transformer\.importers \w+ \S+ (\S+)( --export)?"
+        found = re.findall(command, page.read_text("utf-8"))
+        models, exports = ({out for out, to in found if bool(to) == kind} for kind in (False, True))
+        assert not models & exports, page.name
+
+
 def test_ci_builds_the_documentation_with_warnings_as_errors():
     assert "sphinx-build -W --keep-going" in read("contributing.md")
     assert re.search(r"sphinx-build -W --keep-going .*docs ", (ROOT / ".ci/run").read_text("utf-8"))

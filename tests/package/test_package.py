@@ -1,12 +1,12 @@
 """The package as a whole: imports without a framework, content of the wheel, the README."""
 
-import ast
-import difflib
 import email
+import json
 import os
 import pathlib
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import sysconfig
@@ -249,12 +249,27 @@ def test_ci_runs_the_test_command_of_the_readme():
 def test_readme_is_short_and_names_only_files_that_exist():
     """Links are absolute, so that they work on PyPI, and each is defined once at the end."""
     lines = README.splitlines()
+    assert len(lines) <= 150
     links = dict(re.findall(r"^\[(.+)\]: \S+/blob/main/(\S+)$", README, re.MULTILINE))
-    assert len(links) > 10 and len(lines) - len(links) <= 150
+    assert len(links) > 10
     assert [link for link in links.values() if not (ROOT / link).exists()] == []
     text = "\n".join(lines[: -len(links)])
     used = re.findall(r"\]\[([^\]]+)\]", text) + re.findall(r"\[(\w+)\](?![(\[])", text)
     assert links.keys() <= set(used) and "](docs/" not in text
+
+
+def test_the_first_commands_of_the_readme_translate(tmp_path):
+    """They run the model of the repository where no framework can be imported."""
+    clone, install, command, promised = re.search(r"```bash\n(.*?)\n```", README, re.DOTALL)[
+        1
+    ].splitlines()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert clone.split()[:3] == ["git", "clone", project["urls"]["Repository"]]
+    assert install == "pip install '.[serve]'" and "serve" in project["optional-dependencies"]
+    shell = command.replace("python", sys.executable)
+    done = subprocess.run(shell, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.stdout == promised.removeprefix("# ") + "\n"
+    assert done.stderr == "running on CPUExecutionProvider\n"
 
 
 # Replacements that make the README's code run in seconds.
@@ -272,14 +287,12 @@ PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 @pytest.mark.full
 def test_readme_code_runs(tmp_path):
     """Runs every Python block and every command of the package, in order."""
-    example, workflow, serving = PYTHON
     guides.number_words(tmp_path)
-    code = example + workflow
+    code = "".join(PYTHON)
     for old, new in SMALLER.items():
         assert old in code, f"{old} is not in the README"
         code = code.replace(old, new)
     guides.run(code, tmp_path)
-    run(serving, tmp_path, FRAMEWORKS)
     command = re.search(r"^python -m keras_transformer\..*?$", README, re.MULTILINE)[0]
     shell = command.replace("python", sys.executable, 1)
     subprocess.run(shell, shell=True, cwd=tmp_path, check=True, timeout=300)
@@ -289,19 +302,27 @@ def test_readme_code_runs(tmp_path):
 HELD_OUT = """
 held_out = range(31, 10_000, 93)  # none of them is a multiple of three
 translations = Translator("en-de").translate([num2words(n) for n in held_out])
-print([text == num2words(n, lang="de") for text, n in zip(translations, held_out)])
+print(sum(text == num2words(n, lang="de") for text, n in zip(translations, held_out)))
 """
 
 
 @pytest.mark.full
-def test_the_first_example_of_the_readme_trains_a_translator(tmp_path):
-    """The printed translation may differ, because rounding differs between processors."""
+def test_the_first_example_of_the_readme_prints_what_it_promises(tmp_path):
     code, expected = PYTHON[0].rstrip().rsplit("\n# ", 1)
     *_, printed, right = guides.run(code + HELD_OUT, tmp_path).splitlines()
-    (text,), (number,) = ast.literal_eval(printed), ast.literal_eval(expected)
-    assert difflib.SequenceMatcher(None, text, number).ratio() > 0.8
-    right = ast.literal_eval(right)
-    assert sum(right) / len(right) > 0.85
+    assert printed == expected
+    assert int(right) > 100  # of 108
+
+
+def test_the_readme_gives_the_mean_of_several_seeds():
+    """`benchmarks/first_example.py` measured them, with the example that the README has now."""
+    report = json.loads((ROOT / "benchmarks/results/first_example.json").read_text("utf-8"))
+    rows = report["rows"]
+    assert len({row["seed"] for row in rows}) >= 5 and report["code"] == PYTHON[0].splitlines()
+    assert all(row["as promised"] and row["margin"] > 1 for row in rows)
+    right = int(100 * statistics.mean(row["right"] for row in rows))
+    promised = f"{right} of 100 are translated correctly (mean of {len(rows)} seeds)"
+    assert promised in README.replace("\n", " ")
 
 
 def test_the_lock_files_of_images_have_the_versions_of_the_constraints():

@@ -1,12 +1,22 @@
 """Commands and processes that serve: they import no framework."""
 
 import os
+import pathlib
 import subprocess
 import sys
 
 import pytest
 
 from keras_transformer import startup
+
+EXPORT = pathlib.Path(__file__).parents[2] / "export"
+
+
+def test_every_command_below_export_is_a_serving_command():
+    commands = {
+        f"keras_transformer.export.{path.parent.name}" for path in EXPORT.glob("*/__main__.py")
+    }
+    assert commands == set(startup.SERVERS)
 
 
 @pytest.mark.parametrize("server", startup.SERVERS)
