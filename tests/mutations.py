@@ -1,0 +1,139 @@
+"""Applies the mutations of `mutations.txt` to a copy of this tree, and runs tests there.
+
+    python tests/mutations.py             # all of them
+    python tests/mutations.py 27 128      # these
+
+A mutation is a small fault in a guard or a formula. A good suite catches it: at least one test of
+the room, the files that `tests:` names, fails. A mutation that changes no result says so in
+`equivalent:`, and must survive. The checkout itself is never changed.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).parents[1]
+LIST = ROOT / "tests" / "mutations.txt"
+SECONDS = 900  # for the tests of one mutation
+COPIED = ("keras_transformer", "export", "tests", "examples", "pyproject.toml")
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "node_modules", ".*_cache")
+
+
+@dataclasses.dataclass
+class Mutation:
+    """An entry of the list.
+
+    Attributes:
+        number: int.
+        file: path of the mutated file, from the root.
+        tests: arguments of pytest that run the tests of the room.
+        equivalent: why it changes no result; empty if it does.
+        old, new: whole lines of the file, before and after.
+    """
+
+    number: int
+    file: str
+    tests: str = ""
+    equivalent: str = ""
+    old: str = ""
+    new: str = ""
+
+    def apply(self, root: pathlib.Path) -> None:
+        """Changes the file below `root`; raises `ValueError` unless the diff fits once."""
+        path = root / self.file
+        text = path.read_text("utf-8")
+        if (found := f"\n{text}".count(f"\n{self.old}")) != 1:
+            near = difflib.get_close_matches(
+                self.old.strip().split("\n")[0], text.split("\n"), 1, 0.0
+            )
+            raise ValueError(
+                f"Mutation {self.number}: {self.file} has its old lines {found} times, not once. "
+                f"The nearest line is {near}. Correct the diff in {LIST.name}."
+            )
+        path.write_text(f"\n{text}".replace(f"\n{self.old}", f"\n{self.new}")[1:], "utf-8")
+
+
+def read() -> list[Mutation]:
+    """Returns the mutations of the list, whose first lines describe its format."""
+    found: list[Mutation] = []
+    for line in LIST.read_text("utf-8").splitlines():
+        if head := re.fullmatch(r"(\d+) (\S+\.py)", line):
+            found.append(Mutation(int(head[1]), head[2]))
+        elif field := re.fullmatch(r"(tests|equivalent): (.+)", line):
+            setattr(found[-1], field[1], field[2])
+        elif line[:1] in ("-", "+", " ") and line:
+            found[-1].old += f"{line[1:]}\n" * (line[0] != "+")
+            found[-1].new += f"{line[1:]}\n" * (line[0] != "-")
+        elif line and not line.startswith("#"):
+            raise ValueError(f"{LIST.name} has the line {line!r}.")
+    return found
+
+
+def run(mutation: Mutation, root: pathlib.Path) -> tuple[bool, str]:
+    """Runs the room's tests with a mutation; returns whether one failed, and which or why."""
+    path = root / mutation.file
+    before = path.read_text("utf-8")
+    mutation.apply(root)
+    command = [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider"]
+    try:
+        done = subprocess.run(
+            [*command, *shlex.split(mutation.tests)],
+            cwd=root,
+            env=os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return True, f"no end within {SECONDS} s"
+    finally:
+        path.write_text(before, "utf-8")
+    if done.returncode not in (0, 1):  # such as an unknown file or no test
+        raise RuntimeError(f"Mutation {mutation.number}: {(done.stdout + done.stderr)[-2000:]}")
+    failed = re.findall(r"^(?:FAILED|ERROR) (.*)", done.stdout, re.MULTILINE)
+    return bool(done.returncode), failed[0] if failed else done.stdout.rstrip().split("\n")[-1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("numbers", nargs="*", type=int, help="of mutations; all without any")
+    wanted = parser.parse_args().numbers
+    listed = read()
+    if unknown := {*wanted} - {mutation.number for mutation in listed}:
+        parser.error(f"{LIST.name} has no mutation {sorted(unknown)}.")
+    wrong, ran = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name in COPIED:
+            copy = shutil.copy if (ROOT / name).is_file() else shutil.copytree
+            options = {} if copy is shutil.copy else {"ignore": LEFT_OUT}
+            copy(ROOT / name, root / name, **options)
+        for mutation in listed:
+            if wanted and mutation.number not in wanted:
+                continue
+            start = time.monotonic()
+            caught, reason = run(mutation, root)
+            verdict = "caught" if caught else "survived"
+            if mutation.equivalent:
+                verdict += f" (equivalent: {mutation.equivalent})"
+            seconds = time.monotonic() - start
+            print(f"{mutation.number:3} {verdict} in {seconds:.0f} s: {reason}", flush=True)
+            ran += 1
+            if caught == bool(mutation.equivalent):
+                wrong.append(mutation.number)
+    print(f"{ran} mutations, {ran - len(wrong)} as expected; not as expected: {wrong or 'none'}")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
