@@ -47,19 +47,15 @@ class Mutation:
     old: str = ""
     new: str = ""
 
-    def apply(self, root: pathlib.Path) -> None:
-        """Changes the file below `root`; raises `ValueError` unless the diff fits once."""
-        path = root / self.file
-        text = path.read_text("utf-8")
+    def applied(self, text: str) -> str:
+        """Returns the changed text of the file; raises `ValueError` unless the diff fits once."""
         if (found := f"\n{text}".count(f"\n{self.old}")) != 1:
-            near = difflib.get_close_matches(
-                self.old.strip().split("\n")[0], text.split("\n"), 1, 0.0
-            )
+            near = difflib.get_close_matches(self.old.split("\n")[0], text.split("\n"), 1, 0.0)
             raise ValueError(
                 f"Mutation {self.number}: {self.file} has its old lines {found} times, not once. "
                 f"The nearest line is {near}. Correct the diff in {LIST.name}."
             )
-        path.write_text(f"\n{text}".replace(f"\n{self.old}", f"\n{self.new}")[1:], "utf-8")
+        return f"\n{text}".replace(f"\n{self.old}", f"\n{self.new}")[1:]
 
 
 def read() -> list[Mutation]:
@@ -82,7 +78,7 @@ def run(mutation: Mutation, root: pathlib.Path) -> tuple[bool, str]:
     """Runs the room's tests with a mutation; returns whether one failed, and which or why."""
     path = root / mutation.file
     before = path.read_text("utf-8")
-    mutation.apply(root)
+    path.write_text(mutation.applied(before), "utf-8")
     command = [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider"]
     try:
         done = subprocess.run(

@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
+import types
 
 import pytest
 
 from keras_transformer.export.serving.admission import Admission
+from keras_transformer.export.serving.grpc_v2 import make_server
 from keras_transformer.export.serving.limits import Limits
+from keras_transformer.export.serving.metrics import Metrics
+from keras_transformer.export.serving.models import Models
 from keras_transformer.export.serving.refusals import Busy, TooLarge, Unavailable
 
 LIMITS = Limits(open_requests=2, open_streams=3, buffered_bytes=100, lines=5)
@@ -108,3 +112,38 @@ def test_a_drain_tells_whether_a_request_is_left(admission):
     with admission.count_request():
         assert asyncio.run(admission.drain(0.01)) is False
     assert asyncio.run(admission.drain(0.01)) is True
+
+
+@pytest.mark.parametrize(
+    "asked, given", [(None, 7.0), (3.0, 3.0), (0.0, 0.0), (-5.0, 0.0), (7.5, 7.0), (1e9, 7.0)]
+)
+def test_a_client_sets_no_deadline_beyond_that_of_the_service(asked, given):
+    """Its request would hold its place in the queue."""
+    seconds = []
+
+    async def submit(items, options, deadline, receive):
+        seconds.append(deadline - asyncio.get_running_loop().time())
+        return types.SimpleNamespace(results=items, tokens=1, waited=0.0)
+
+    async def run():
+        models = Models(Limits(deadline_seconds=7.0), Metrics(None))
+        model = types.SimpleNamespace(name="en-de", queue=types.SimpleNamespace(submit=submit))
+        with models.request("lines") as record:
+            return await models.answer(record, model, ["x"], seconds=asked)
+
+    assert asyncio.run(run()) == ["x"]
+    assert seconds == [pytest.approx(given, abs=0.1)]
+
+
+def test_two_services_do_not_share_a_port_of_grpc():
+    async def run():
+        models = Models(Limits(), Metrics(None))
+        server, port = make_server(models, "127.0.0.1:0")
+        await server.start()
+        try:
+            with pytest.raises(RuntimeError, match=str(port)):
+                make_server(models, f"127.0.0.1:{port}")
+        finally:
+            await server.stop(None)
+
+    asyncio.run(run())
