@@ -9,22 +9,28 @@ the room, the files that `tests:` names, fails. A mutation that changes no resul
 """
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
+import importlib
+import multiprocessing
 import os
 import pathlib
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
+
+import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 LIST = ROOT / "tests" / "mutations.txt"
 SECONDS = 900  # for the tests of one mutation
 COPIED = ("keras_transformer", "export", "tests", "examples", "pyproject.toml")
+# Imported once, because that takes longer than most tests. Each mutation has a forked process.
+IMPORTED = ("tensorflow", "keras", "tf2onnx", "onnxscript", "onnxruntime", "sentencepiece")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "node_modules", ".*_cache")
 
 
@@ -79,25 +85,34 @@ def run(mutation: Mutation, root: pathlib.Path) -> tuple[bool, str]:
     path = root / mutation.file
     before = path.read_text("utf-8")
     path.write_text(mutation.applied(before), "utf-8")
-    command = [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider"]
     try:
-        done = subprocess.run(
-            [*command, *shlex.split(mutation.tests)],
-            cwd=root,
-            env=os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return True, f"no end within {SECONDS} s"
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
+            arguments = (root, shlex.split(mutation.tests), output.fileno())
+            child = multiprocessing.get_context("fork").Process(target=_run_tests, args=arguments)
+            child.start()
+            child.join(SECONDS)
+            if child.exitcode is None:
+                child.kill()
+                child.join()
+                return True, f"no end within {SECONDS} s"
+            output.seek(0)
+            text = output.read()
     finally:
         path.write_text(before, "utf-8")
-    if done.returncode not in (0, 1):  # such as an unknown file or no test
-        raise RuntimeError(f"Mutation {mutation.number}: {(done.stdout + done.stderr)[-2000:]}")
-    failed = re.findall(r"^(?:FAILED|ERROR) (.*)", done.stdout, re.MULTILINE)
-    return bool(done.returncode), failed[0] if failed else done.stdout.rstrip().split("\n")[-1]
+    if child.exitcode not in (0, 1):  # such as an unknown file, no test or a crash
+        raise RuntimeError(f"Mutation {mutation.number}: {text[-2000:]}")
+    failed = re.findall(r"^(?:FAILED|ERROR) (.*)", text, re.MULTILINE)
+    return bool(child.exitcode), failed[0] if failed else text.rstrip().split("\n")[-1]
+
+
+def _run_tests(root: pathlib.Path, arguments: list[str], output: int) -> None:
+    """Runs pytest in a child process that has imported the packages beside this one."""
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    os.chdir(root)
+    sys.path[0] = os.environ["PYTHONPATH"] = str(root)
+    options = ["-n0", "-x", "-q", "-p", "no:cacheprovider"]
+    sys.exit(int(pytest.main([*options, *arguments])))
 
 
 def main() -> int:
@@ -107,6 +122,10 @@ def main() -> int:
     listed = read()
     if unknown := {*wanted} - {mutation.number for mutation in listed}:
         parser.error(f"{LIST.name} has no mutation {sorted(unknown)}.")
+    for name in IMPORTED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    sys.dont_write_bytecode = True  # a change within a second of another one would go unnoticed
     wrong, ran = [], 0
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
