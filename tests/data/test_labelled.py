@@ -36,6 +36,39 @@ def test_texts_end_with_the_end_token_and_labels_are_ids(tokenizer):
     assert (report.read, report.kept, report.empty, report.duplicates) == (5, 4, 1, 1)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"labels": ["neg", "neg", "neg", "pos", "neg"]},
+        {"labels": ["pos", "neg", "neg", "pos", "pos"]},
+        {"texts": ["a bad hat", *TEXTS[1:]]},
+        {"texts": TEXTS[::-1], "labels": LABELS[::-1]},
+        {"bucket_boundaries": [9, 40]},
+    ],
+)
+def test_the_digest_differs_for_other_texts_labels_orders_and_buckets(tokenizer, changed):
+    """A run within an epoch must not continue with other data."""
+
+    def digest(texts=TEXTS, labels=LABELS, **options):
+        options = {"label_names": ["neg", "pos"], **options}
+        return classification_batches(texts, labels, tokenizer, **options).batches.settings[
+            "content"
+        ]
+
+    assert digest() == digest(seed=3) != digest(**changed)
+
+
+@pytest.mark.parametrize("changed", ["N", "A"])
+def test_the_digest_differs_for_another_tag(tokenizer, changed):
+    names = {"label_names": ["A", "D", "N"]}
+    tags = [TAGS[0], TAGS[1], TAGS[2], [changed, "D"]]
+    found, expected = (
+        tagging_batches(SENTENCES, one, tokenizer, **names).batches.settings["content"]
+        for one in (tags, TAGS)
+    )
+    assert (found == expected) == (tags == TAGS)
+
+
 def test_validation_has_the_labels_of_training(tokenizer):
     names = classification_batches(TEXTS, LABELS, tokenizer).batches.labels
     valid = classification_batches(["bad"], ["neg"], tokenizer, label_names=names)

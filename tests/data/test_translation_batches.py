@@ -183,6 +183,18 @@ def test_few_rows_of_changing_lengths_keep_number_and_limit_of_batches(multiple,
                 assert size * examples.lengths[indices].max() <= 240
 
 
+@pytest.mark.parametrize("count", [53, 61, 64])
+def test_only_the_last_batch_of_a_bucket_has_rows_of_padding(tokenizer, count):
+    """Every other batch is a multiple of `batch_multiple`."""
+    lines = ["a b c"] * count  # one bucket
+    rows = len(tokenizer.encode(lines[0])) + 1
+    options = {"tokens_per_batch": 12 * rows, "batch_multiple": 4}
+    data = kt.translation_batches(lines, lines, tokenizer, **options).batches
+    sizes = [len(inputs["source_ids"]) for inputs, *_ in data.iterate(0)]
+    assert len(sizes) > 3 and all(size % 4 == 0 for size in sizes)
+    assert sum(sizes) == -(-count // 4) * 4
+
+
 def test_an_interrupted_pass_does_not_count(tokenizer):
     train = kt.translation_batches(SOURCE, TARGET, tokenizer, 97)
     batches = iter(train)

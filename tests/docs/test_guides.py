@@ -176,7 +176,7 @@ def test_a_service_answers_the_client_of_its_page(run, saved):
     making = local_service.Running({"en-de": local_service.Pool(saved / "out/onnx")})
     folder = run("service")
     command = [sys.executable, "ask.py", f"127.0.0.1:{making.port}"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     assert making.stop() and done.returncode == 0, done.stderr
     translator = Translator(saved / "out/onnx")
     assert done.stdout == f"{translator.translate(['one hundred', 'two'])}\n"

@@ -127,6 +127,37 @@ def test_tied_hypotheses_may_change_places():
 
 
 @pytest.mark.parametrize(
+    "scores, claimed",
+    [
+        ([[-1.0, -2.0]], [[-1.0, -3.0]]),  # the first hypothesis is tied, the second is not
+        ([[-1.0, -2.0]], [[-1.0, -2.0005]]),
+        ([[-3.0, -4.0]], [[-3.0, -4.001]]),
+    ],
+)
+def test_only_ties_of_the_whole_sentence_excuse_other_tokens(scores, claimed):
+    """Keras gives the file's hypotheses the scores that the file claims, but finds better ones."""
+    with pytest.raises(ExportError, match="hypothesis 1, token 0 is 11, Keras has 7"):
+        compare(scores, np.array([[[5, 3], [11, 3]]]), claimed, claimed)
+
+
+def test_a_tie_is_relative_to_sizes_above_1():
+    other = np.array([[[5, 3], [11, 3]]])
+    for scores, claimed in (
+        ([[-0.1, -0.2]], [[-0.1, -0.20009]]),
+        ([[-10.0, -20.0]], [[-10.0, -20.0015]]),
+    ):
+        compare(scores, other, claimed, claimed)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_every_case_of_a_search_is_compared(exact):
+    found = [{"token_ids": IDS, "scores": SCORES}] * 2
+    rescored = [(SCORES, SCORES * 0 + 2), (SCORES - [[1, -1]], SCORES * 0 + 2)]
+    with pytest.raises(ExportError, match="Parity of the scores"):
+        compare_search([(IDS, SCORES)] * 2, found, rescored, 1e-4, exact)
+
+
+@pytest.mark.parametrize(
     "arguments, message",
     [
         ((SCORES, IDS + 4, SCORES + 1, SCORES + 1), "token 0 is 9, Keras has 5"),

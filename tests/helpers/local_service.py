@@ -73,13 +73,13 @@ class Running:
         models: the service's `Models`.
     """
 
-    def __init__(self, pools, limits=None, log=None, drain_seconds=10, allowed_hosts=()):
+    def __init__(self, pools, limits=None, log=None, drain_seconds=60, allowed_hosts=()):
         self._pools, self._up = pools, threading.Event()
         self._arguments = limits or Limits(), log, drain_seconds, allowed_hosts
         self.answered = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
-        assert self._up.wait(30)
+        assert self._up.wait(120)
 
     async def _run(self):
         limits, log, drain_seconds, hosts = self._arguments
@@ -104,7 +104,7 @@ class Running:
         self.port, self.grpc_port = port, grpc_port
         self._up.set()
 
-    def request(self, method, path, body=None, headers=(), timeout=20):
+    def request(self, method, path, body=None, headers=(), timeout=60):
         """Returns status, headers and body of an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
@@ -119,6 +119,15 @@ class Running:
         page = self.request("GET", "/metrics")[2].decode()
         return float(page.partition(f"\nkeras_transformer_{name} ")[2].split("\n")[0])
 
+    def pass_time(self, seconds):
+        """Moves the clock of deadlines forward, so that no test waits for one."""
+
+        def move():
+            clock = self._loop.time
+            self._loop.time = lambda: clock() + seconds
+
+        self._loop.call_soon_threadsafe(move)
+
     def begin_to_stop(self):
         """Acts like SIGTERM."""
         self._loop.call_soon_threadsafe(self._stop.set)
@@ -126,6 +135,6 @@ class Running:
     def stop(self):
         """Stops it. Returns whether all was answered."""
         self.begin_to_stop()
-        self._thread.join(30)
+        self._thread.join(120)
         assert not self._thread.is_alive()
         return self.answered

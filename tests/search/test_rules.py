@@ -1,4 +1,4 @@
-"""Rules for next tokens, against processors of `transformers` and options of CTranslate2.
+"""Rules for next tokens, against NumPy, processors of `transformers` and CTranslate2.
 
 Shapes: B batch, W hypotheses, V vocabulary, t tokens so far.
 """
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import exports
-from helpers.published import torch, transformers
 
 import keras_transformer as kt
 from keras_transformer.export import export_ctranslate2
@@ -34,10 +33,54 @@ def changed(rule, logits, history, leading=0, count=None, **inputs):
     return rule.step(tf.constant(logits), past, rule.start(known, B, W), known)[0].numpy()
 
 
-def processed(processor, logits, history):
-    """Returns the logits after a processor of `transformers`."""
-    rows = torch.tensor(history.reshape(B * W, -1)), torch.tensor(logits.reshape(B * W, V))
-    return processor(*rows).numpy().reshape(B, W, V)
+class InNumPy:
+    """The logits of one hypothesis (V,) after a rule, for its tokens as a list."""
+
+    @staticmethod
+    def ngrams(size, logits, history):
+        last = history[len(history) - size + 1 :]
+        for start in range(len(history) - size + 1):
+            *first, next_token = history[start : start + size]
+            if first == last:
+                logits[next_token] = -np.inf
+
+    @staticmethod
+    def penalty(penalty, logits, history):
+        for token in {*history}:
+            logits[token] *= penalty if logits[token] < 0 else 1 / penalty
+
+    @staticmethod
+    def words(words, logits, history):
+        for *first, last in words:
+            if first == history[len(history) - len(first) :]:
+                logits[last] = -np.inf
+
+
+# Processors of `transformers` of the same names.
+PROCESSORS = {
+    "ngrams": lambda theirs, size: theirs.NoRepeatNGramLogitsProcessor(size),
+    "penalty": lambda theirs, penalty: theirs.RepetitionPenaltyLogitsProcessor(penalty),
+    "words": lambda theirs, words: theirs.NoBadWordsLogitsProcessor(words, eos_token_id=3),
+}
+
+
+@pytest.fixture(params=["NumPy", "transformers"])
+def processed(request):
+    """A function from a rule's name and value to other code's logits (B, W, V) after the rule."""
+    if request.param == "transformers":
+        torch, theirs = pytest.importorskip("torch"), pytest.importorskip("transformers")
+
+    def run(name, value, logits, history):
+        if request.param == "transformers":
+            processor = PROCESSORS[name](theirs, value)
+            rows = history.reshape(B * W, -1), logits.reshape(B * W, V)
+            return processor(*map(torch.tensor, rows)).numpy().reshape(B, W, V)
+        expected = logits.copy()
+        for place in np.ndindex(B, W):
+            getattr(InNumPy, name)(value, expected[place], history[place].tolist())
+        return expected
+
+    return run
 
 
 def drawn(seed, length):
@@ -57,11 +100,11 @@ HISTORIES = [(seed, length) for seed, length in enumerate((1, 2, 5, 67))]
 
 @pytest.mark.parametrize("leading", [0, 3])
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_repeated_ngrams_are_forbidden_as_in_transformers(size, leading):
+def test_repeated_ngrams_are_forbidden(size, leading, processed):
     forbidden = 0
     for seed, length in HISTORIES:
         logits, history = drawn(seed, length)
-        expected = processed(transformers.NoRepeatNGramLogitsProcessor(size), logits, history)
+        expected = processed("ngrams", size, logits, history)
         found = changed(kt.NoRepeatNgrams(size), logits, history, leading)
         check(found, expected)
         # A call may ask for shorter n-grams than the constructor, or for none.
@@ -76,10 +119,10 @@ def test_repeated_ngrams_are_forbidden_as_in_transformers(size, leading):
 
 
 @pytest.mark.parametrize("leading", [0, 3])
-def test_repetition_is_penalized_as_in_transformers(leading):
+def test_repetition_is_penalized(leading, processed):
     for seed, length in HISTORIES:
         logits, history = drawn(seed, length)
-        expected = processed(transformers.RepetitionPenaltyLogitsProcessor(1.7), logits, history)
+        expected = processed("penalty", 1.7, logits, history)
         found = changed(kt.RepetitionPenalty(1.7), logits, history, leading)
         np.testing.assert_allclose(found, expected, rtol=1e-6)
         given = {"repetition_penalty": np.float32(1.7)}
@@ -88,13 +131,12 @@ def test_repetition_is_penalized_as_in_transformers(leading):
 
 
 @pytest.mark.parametrize("leading", [0, 3])
-def test_words_are_forbidden_as_in_transformers(leading):
+def test_words_are_forbidden(leading, processed):
     words = [[7], [5, 6], [4, 4, 8], [6, 5, 4, 7]]
     forbidden = 0
     for seed, length in [*HISTORIES, (5, 211)]:
         logits, history = drawn(seed, length)
-        processor = transformers.NoBadWordsLogitsProcessor(words, eos_token_id=3)
-        expected = processed(processor, logits, history)
+        expected = processed("words", words, logits, history)
         check(changed(kt.ForbiddenWords(words), logits, history, leading), expected)
         for rule, rest in ((kt.ForbiddenWords(), words), (kt.ForbiddenWords(words[:2]), words[2:])):
             given = {"forbidden_words": pad_rows(rest)[None]}

@@ -702,6 +702,20 @@ def test_given_ids_outside_the_vocabulary_are_refused(ids):
         BeamSearch(2, constraints=[kt.Terms()])(model, exports.source()[:2], 5, terms=ids[:, None])
 
 
+@pytest.mark.parametrize(
+    "width, alpha, early_stop", [(2, 0.6, True), full(3, 0.6, False), full(1, 0.0, True)]
+)
+def test_the_beam_width_of_a_call_equals_a_search_of_this_width(width, alpha, early_stop):
+    model = FakeModel(11, end_bias=1.0)
+    source = sentences(101, 5, 11)
+    options = {"length_penalty": alpha, "early_stop": early_stop}
+    expected = BeamSearch(width, **options)(model, source, max_length=7)
+    found = BeamSearch(6, **options)(model, source, max_length=7, beam_width=width)
+    np.testing.assert_array_equal(trimmed(found.ids[:, :width].numpy()), expected.ids)
+    np.testing.assert_allclose(found.scores[:, :width], expected.scores, rtol=1e-6)
+    assert not found.ids[:, width:].numpy().any() and np.isneginf(found.scores[:, width:]).all()
+
+
 def test_one_hypothesis_takes_the_beam_width_of_a_call():
     model = exports.shared_model()
     expected = BeamSearch(1)(model, exports.source(), max_length=5)

@@ -125,6 +125,29 @@ def test_without_terms_the_search_equals_a_free_one(early_stop):
     assert all(is_part([9, 9], found.ids.numpy()[7]))
 
 
+class ByPosition(FakeModel):
+    """The same logits after each token of a position."""
+
+    logits = np.full([6, 6], -30.0, "float32")  # pad, unknown, begin, end, term, other word
+    logits[0, 4:] = -1, 0
+    logits[1, 3:] = 0, -1.2, 0
+    logits[2, 3:] = 0, -20, -0.5
+    logits[3, 4] = logits[4, 3] = 0
+
+    def decode_step(self, ids, position, memory, cache):
+        row = tf.gather(self.logits, position)
+        return row + tf.zeros([*tf.unstack(tf.shape(ids)), 1]), cache
+
+
+def test_without_early_stop_the_bound_is_that_of_the_best_bank():
+    """At the third token two texts have finished, and 4 5 5 cannot beat them. 5 5 5 still can."""
+    search = BeamSearch(2, 0.0, early_stop=False, constraints=[Terms()])
+    found = search(ByPosition(6), [[5]], 5, terms=[[[4]]])
+    np.testing.assert_array_equal(found.ids[0], [[5, 5, 5, 4, 3], [4, 3, 0, 0, 0]])
+    early = BeamSearch(2, 0.0, constraints=[Terms()])(ByPosition(6), [[5]], 5, terms=[[[4]]])
+    np.testing.assert_array_equal(early.ids[0], [[4, 3, 0], [4, 5, 3]])
+
+
 def test_a_sentence_depends_neither_on_its_batch_nor_on_padding():
     model = FakeModel(11, end_bias=1.0)
     random = np.random.default_rng(4)

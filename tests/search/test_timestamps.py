@@ -1,4 +1,6 @@
-"""Timestamp rules against the Whisper processors of `transformers`, on random prefixes."""
+"""Timestamp rules on random prefixes, against NumPy and the processors of `transformers`."""
+
+import functools
 
 import numpy as np
 import pytest
@@ -29,7 +31,28 @@ def beginnings():
             yield ids[:count]
 
 
-def expected(torch, logits, ids):
+def in_numpy(logits, ids):
+    """Whisper's rules, in the order of its paper's code."""
+    found, times = logits.copy(), [id for id in ids if id >= FIRST]
+    found[[7, 11, NO_TIMES]] = -np.inf
+    if not ids:
+        found[[13, 3]] = found[:FIRST] = -np.inf  # a text begins with a time
+        found[FIRST + RULES.latest_start + 1 :] = -np.inf
+    last_is_time = ids[-1:] and ids[-1] >= FIRST
+    if last_is_time and (len(ids) < 2 or ids[-2] >= FIRST):
+        found[FIRST:] = -np.inf  # a segment has text
+    elif last_is_time:
+        found[np.r_[:3, 4:FIRST]] = -np.inf  # a segment follows, or the end
+    if times:  # times do not go back; only the start of a segment repeats the end of another
+        repeats = last_is_time and not (len(ids) < 2 or ids[-2] >= FIRST)
+        found[FIRST : times[-1] + (not repeats)] = -np.inf
+    weights = np.exp(found - found.max())
+    if weights[FIRST:].sum() > weights[:FIRST].max():
+        found[:FIRST] = -np.inf
+    return found
+
+
+def in_transformers(torch, logits, ids):
     from transformers import GenerationConfig
     from transformers.generation import logits_process
 
@@ -61,14 +84,18 @@ def step(logits, ids, start=START):
     return RULES.step(tf.constant(logits[None, None]), past, (), known)[0].numpy()[0, 0]
 
 
-def test_rules_equal_transformers():
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("transformers")
+@pytest.mark.parametrize("other", ["NumPy", "transformers"])
+def test_rules_equal_other_code(other):
+    expected = in_numpy
+    if other == "transformers":
+        torch = pytest.importorskip("torch")
+        pytest.importorskip("transformers")
+        expected = functools.partial(in_transformers, torch)
     random, kinds = np.random.default_rng(5), set()
     for ids in beginnings():
         logits = random.normal(size=V).astype("float32") * 3
         found = step(logits, ids)
-        np.testing.assert_array_equal(found, expected(torch, logits, ids), err_msg=str(ids))
+        np.testing.assert_array_equal(found, expected(logits, ids), err_msg=str(ids))
         kinds.add((np.isinf(found[14:40]).all(), np.isinf(found[FIRST:]).all()))
     assert len(kinds) == 3  # only times, only text, both
 

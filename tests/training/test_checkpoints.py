@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import pathlib
+import types
 import zipfile
 
 import keras
@@ -275,3 +276,15 @@ def test_path_that_begins_with_a_tilde_is_refused(write, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"os\.path\.expanduser"):
         write("~/run")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("machine, writes", [(None, True), (0, True), (1, False), (3, False)])
+def test_of_several_machines_only_the_first_writes(machine, writes, tmp_path):
+    model = make_model()
+    resolver = None if machine is None else types.SimpleNamespace(task_id=machine)
+    strategy = types.SimpleNamespace(cluster_resolver=resolver)
+    stub = types.SimpleNamespace(weights=model.weights, distribute_strategy=strategy)
+    averaging = kt.CheckpointAveraging(tmp_path / "weights")
+    averaging.set_model(stub)
+    averaging.on_epoch_end(0)
+    assert len(names(tmp_path / "weights")) == writes

@@ -156,6 +156,10 @@ def test_adjacent_words_tags_and_placeholders_stay_together(document):
         ("a <i>b <b>c</b></i> d.", "d. <i><b>c</b> b</i> a"),
         ('see {x} <a href="#">b</a>', '<a href="#">b</a> see {x}'),
         ("<p>a <b>b<p>c</b> d", "<p>a <b>b<p>c</b> d"),
+        # Each tag that is broken takes the partner of another one.
+        ("<u>a <b>b <i>c</b> d</i> e</u>", "<u>a <b>b <i>c</b> d</i> e</u>"),
+        ("<u>a b <b>c d <i>e</b> f</i> g</u>", "<u>b a <b>d c <i>e</b> f</i> g</u>"),
+        ("<b>a <u>b <i>c</u> d</b> e</i> f g", "<b>a <u>b <i>c</u> d</b> e</i> g f"),
         ("<p>no&nbsp;<b>x</b> AT&amp;T</p>", "<p>AT&amp;T <b>x</b> no</p>"),
         ("x < y &amp; z", "z &amp; y &lt; x"),
         ("5 < 6 &quot;", "5 < 6 &quot;"),

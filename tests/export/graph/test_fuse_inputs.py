@@ -208,6 +208,8 @@ def test_the_exact_gelu_is_one_operator(half, one, scale, is_fused):
 class HandWritten(layers.Layer):
     """Self-attention of two heads. Subclasses compute queries, keys and values."""
 
+    scale = 0.7
+
     def parts(self, x):
         raise NotImplementedError
 
@@ -216,7 +218,7 @@ class HandWritten(layers.Layer):
             ops.transpose(ops.reshape(part, (-1, ops.shape(x)[1], 2, 3)), (0, 2, 1, 3))
             for part in self.parts(x)
         )
-        scores = ops.matmul(query * 0.7, ops.transpose(key, (0, 1, 3, 2)))
+        scores = ops.matmul(query * self.scale, ops.transpose(key, (0, 1, 3, 2)))
         y = ops.transpose(ops.matmul(ops.softmax(scores), value), (0, 2, 1, 3))
         return ops.reshape(y, (-1, ops.shape(x)[1], 6))
 
@@ -286,6 +288,18 @@ def test_attention_after_an_equal_split_is_exported(tmp_path, gated):
     written = onnx.load(tmp_path / "out" / "model.onnx").graph
     # A factor per key acts differently on values and on outputs.
     assert counts(written)["MultiHeadAttention" if gated else "Attention"] == 1
+
+
+def test_attention_of_scale_0_is_not_fused():
+    """All keys count equally. ONNX Runtime's operator takes 0 as its default scale."""
+    layer = Split()
+    layer.scale = 0.0
+    converted = convert(model_of(layer))
+    exported = fused(converted)
+    for one, two in zip(run(exported, x=X), run(converted, x=X), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+    found = operators(exported)
+    assert found["Softmax"] == 1 and not found["MultiHeadAttention"] + found["Attention"]
 
 
 @pytest.mark.parametrize("layer", [Split, Projections, Scores])

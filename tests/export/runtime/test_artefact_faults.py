@@ -13,7 +13,7 @@ import pytest
 from helpers import array_search, artefacts, head_artefacts
 
 from keras_transformer.export.artefact import reader, signature
-from keras_transformer.export.artefact.manifest import checksum, unseal
+from keras_transformer.export.artefact.manifest import checksum, digest, unseal
 from keras_transformer.export.runtime import (
     ArtefactError,
     ProviderError,
@@ -377,6 +377,66 @@ def test_a_wrong_value_is_named(name, place, value, message, tokenizer, tmp_path
         open_runner(folder)
     assert main([str(folder), "--check"]) == 2
     assert re.search(message, " ".join(capsys.readouterr().out.split()))
+
+
+def test_a_sealed_manifest_names_no_file_outside_its_folder(copy):
+    """Such a file is neither opened nor compared, whatever it holds."""
+    outside = copy.parent / "outside.bin"
+    outside.write_bytes(b"secret")
+    (copy / "inside.bin").write_bytes(b"secret")
+    manifest = manifest_of(copy)
+    for name in ("../outside.bin", str(outside), "./../outside.bin", "inside.bin", "", "."):
+        entry = digest(outside)
+        forge(copy, {**manifest, "files": {**manifest["files"], name: entry}})
+        with pytest.raises(ArtefactError, match=re.escape(f"files name {name!r}")):
+            Translator(copy)
+
+
+def sealed(**changes):
+    """Returns a case: a name, and how its manifest changes."""
+    return lambda manifest: {**manifest, **changes}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("translate", sealed(color="red"), "unknown field 'color'"),
+        ("translate", sealed(files={}), "files do not name model.onnx"),
+        (
+            "translate",
+            lambda m: {**m, "files": {**m["files"], "model.onnx": {"sha256": "a", "bytes": 1}}},
+            "the entry of model.onnx is",
+        ),
+        ("translate", lambda m: {**m, "limits": {**m["limits"], "depth": 1}}, "limits is"),
+        ("translate", lambda m: {**m, "limits": {**m["limits"], "source_length": True}}, "limits"),
+        ("translate", sealed(search=None), "a search without its configuration"),
+        ("translate", lambda m: {**m, "outputs": m["outputs"][::-1]}, "a search has outputs"),
+        ("translate", sealed(outputs=[]), "no inputs or no outputs"),
+        ("translate", sealed(ignores_padding=True), "task 'translate' with the fields"),
+        ("classify", lambda m: {k: v for k, v in m.items() if k != "head"}, "with the fields"),
+        ("classify", sealed(task="embed"), "head is"),
+        (
+            "classify",
+            sealed(head={"class_name": "Classification", "config": {"labels": list("abcdefg")}}),
+            "7 labels and an output of",
+        ),
+    ],
+)
+def test_a_sealed_manifest_that_no_exporter_writes_is_refused(
+    name, change, message, tokenizer, tmp_path
+):
+    folder = write(tmp_path, name, tokenizer)
+    forge(folder, change(manifest_of(folder)))
+    with pytest.raises(ArtefactError, match=message):
+        open_runner(folder)
+
+
+def test_a_sealed_manifest_with_another_checksum_is_refused(copy):
+    manifest = manifest_of(copy) | {"checksum": "0" * 64}
+    text = json.dumps(manifest, indent=2, ensure_ascii=True) + "\n"
+    (copy / signature.MANIFEST_FILE).write_text(text)
+    with pytest.raises(ArtefactError, match="its checksum should be"):
+        Translator(copy)
 
 
 def test_tags_are_read_from_one_input(tokenizer, tmp_path):

@@ -11,7 +11,7 @@ from helpers.service_requests import ask, infer, wait_for
 
 from keras_transformer.export.serving.limits import Limits
 
-SMALL = Limits(header_seconds=0.5, read_seconds=5, write_seconds=0.5)
+SMALL = Limits(header_seconds=0.5, read_seconds=5, write_seconds=2)
 BODY = json.dumps(infer()).encode()
 HEAD = b"POST /v2/models/en-de/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % len(
     BODY
@@ -22,7 +22,7 @@ LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 @contextlib.contextmanager
 def connected(running):
-    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as opened:
+    with socket.create_connection(("127.0.0.1", running.port), timeout=60) as opened:
         yield opened
 
 
@@ -44,14 +44,14 @@ def test_a_client_that_reads_slowly_and_steadily_keeps_its_connection(small):
 
     with socket.socket() as opened:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
-        opened.settimeout(10)
+        opened.settimeout(60)
         opened.connect(("127.0.0.1", small.port))
         sending = threading.Thread(target=send)
         sending.start()
-        end = time.monotonic() + 5 * SMALL.write_seconds
+        end = time.monotonic() + 2.5 * SMALL.write_seconds
         while time.monotonic() < end:
             assert (part := opened.recv(2**15))
-            time.sleep(len(part) / 600_000)
+            time.sleep(len(part) / 1_500_000)
     sending.join()
 
 
@@ -104,7 +104,7 @@ def test_empty_lines_do_not_keep_a_connection_open(small):
         opened.sendall(LIVE)
         received(opened, b"live\n")
         opened.settimeout(0.1)
-        end = time.monotonic() + 10 * SMALL.header_seconds
+        end = time.monotonic() + 60  # it takes `header_seconds`, or for ever
         with contextlib.suppress(ConnectionError):
             while time.monotonic() < end:
                 opened.sendall(b"\r\n")

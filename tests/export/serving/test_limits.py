@@ -30,8 +30,8 @@ SMALL = Limits(
     lines=50,
     open_requests=20,
     waiting_lines=3,
-    read_seconds=0.7,
-    header_seconds=0.4,
+    read_seconds=1.5,
+    header_seconds=1.0,
 )
 
 
@@ -293,7 +293,7 @@ def test_invalid_http_is_refused(small, data, status):
 
 
 def test_each_line_of_a_stream_is_answered_before_the_next_is_sent(small, expected):
-    with socket.create_connection(("127.0.0.1", small.port), timeout=10) as opened:
+    with socket.create_connection(("127.0.0.1", small.port), timeout=60) as opened:
         chunked = b"\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         opened.sendall(b"PUT /lines/en-de HTTP/1.1" + chunked)
         for _ in range(2):

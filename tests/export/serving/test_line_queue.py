@@ -1,25 +1,44 @@
 """The queue of a model: its batches, their order, and refused lines."""
 
 import asyncio
+import threading
 import types
 
 import pytest
 
-from keras_transformer.export.serving.line_queue import NEXT_LINES, LineQueue
-from keras_transformer.export.serving.refusals import Busy, Late
+from keras_transformer.export.serving.line_queue import DEATHS, NEXT_LINES, ByLine, LineQueue
+from keras_transformer.export.serving.refusals import Busy, Invalid, Late, WorkerLost
+
+FAULTS = {"bad": ZeroDivisionError, "poison": WorkerLost, "refused": Invalid}
 
 
 class Sender:
-    """Doubles numbers once `free` is set, and records its batches."""
+    """Doubles numbers once `free` is set, and records its batches.
+
+    Attributes:
+        batches: list of the lines and the options of each batch.
+        beside: list with the number of other faulty batches that ran when each batch began.
+        free: asyncio.Event; batches wait for it.
+    """
 
     def __init__(self):
-        self.batches, self.free = [], asyncio.Event()
+        self.batches, self.beside, self.free, self.faulty = [], [], asyncio.Event(), 0
 
-    async def __call__(self, items, seed):
-        self.batches.append((list(items), seed))
-        await self.free.wait()
-        if "bad" in items:
-            raise ZeroDivisionError
+    async def __call__(self, items, options, emit=None):
+        faults = [fault for name, fault in FAULTS.items() for item in items if name in str(item)]
+        self.batches.append((list(items), options))
+        self.beside.append(self.faulty)
+        self.faulty += bool(faults)
+        try:
+            await self.free.wait()
+            if emit is not None:
+                while await asyncio.to_thread(emit, "part"):  # as a worker, from another thread
+                    pass
+            for fault in faults:
+                await asyncio.sleep(0)  # other batches begin meanwhile
+                raise fault("a fault")
+        finally:
+            self.faulty -= bool(faults)
         results = [2 * item for item in items if item != "lost"]
         return types.SimpleNamespace(results=results, lengths=[1] * len(items))
 
@@ -227,6 +246,143 @@ def test_an_error_reaches_only_requests_of_its_batch():
         assert queue.waiting == 0 and (await queue.submit([1])).results == [2]
 
     queued(test, batch_tokens=100)
+
+
+@pytest.mark.parametrize("fault", ["poison", "refused"])
+def test_a_request_that_fails_a_batch_fails_alone(fault):
+    """The others of its batch are computed again, each without it, and get their results."""
+
+    async def test(queue, sender):
+        tasks = await begun(queue, sender, [50], [fault], [1], [1, 1])
+        sender.free.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(found[1], FAULTS[fault])
+        assert [one.results for one in (found[0], *found[2:])] == [[100], [2], [2, 2]]
+        together = [batch for batch, _ in sender.batches if fault in batch and len(batch) > 1]
+        assert len(together) == 1
+        alone = [batch for batch, _ in sender.batches if batch == [fault]]
+        assert len(alone) == (DEATHS - 1 if fault == "poison" else 1)
+        assert (await queue.submit([3])).results == [6]
+
+    queued(test, batch_tokens=100)
+
+
+def test_suspects_run_one_after_the_other():
+    """Each of them may kill the next worker, and would take the batch of another one with it."""
+
+    async def test(queue, sender):
+        suspects = [["poison 1"], ["poison 2"]]  # they fit into one batch
+        await settled()  # both workers have started
+        tasks = []
+        for items in ([9], [18], *suspects):
+            tasks.append(asyncio.create_task(queue.submit(items)))
+            await settled()
+        assert len(sender.batches) == 2  # both workers are busy
+        sender.free.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(one) for one in found[2:]] == [WorkerLost] * 2
+        seen, retried = set(), []
+        for (batch, _), others in zip(sender.batches, sender.beside, strict=True):
+            if seen & {*batch}:
+                retried.append((batch, others))
+            seen |= {*batch}
+        assert sorted(retried, key=str) == [(items, 0) for items in suspects]
+
+    queued(test, workers=2, batch_tokens=100)
+
+
+def test_a_request_whose_client_has_gone_is_not_retried():
+    """It killed a worker already; neither its error nor a retry may harm the queue."""
+
+    async def test(queue, sender):
+        tasks = await begun(queue, sender, ["poison"], [70])
+        tasks[0].cancel()
+        await asyncio.wait(tasks[:1])
+        sender.free.set()
+        assert (await tasks[1]).results == [140]
+        assert sender.items() == [["poison"], [70]]
+        for name in ("bad", "refused"):
+            sender.free.clear()
+            task = asyncio.create_task(queue.submit([name]))
+            await settled()
+            task.cancel()
+            await asyncio.wait([task])
+            sender.free.set()
+            assert (await queue.submit([3])).results == [6]  # the worker lives
+
+    queued(test, batch_tokens=100)
+
+
+def test_requests_with_and_without_options_by_line_do_not_share_a_batch():
+    async def test(queue, sender):
+        first = {"seed": 7}
+        tasks = await begun(queue, sender, [1], options=first)
+        by_line = {"terms": ByLine(["a", "b"])}
+        given = [by_line, {}, {"terms": ByLine(["c"])}, {"lengths": ByLine(["d"])}]
+        items = [[20, 21], [22], [23], [24]]
+        tasks += [
+            asyncio.create_task(queue.submit(*pair)) for pair in zip(items, given, strict=True)
+        ]
+        await settled()
+        sender.free.set()
+        assert [(await task).results for task in tasks] == [[2], [40, 42], [44], [46], [48]]
+        used = {}
+        for batch, options in sender.batches[1:]:
+            for place, item in enumerate(batch):
+                used[item] = {name: values[place] for name, values in options.items()}
+        assert used == {
+            20: {"terms": "a"},
+            21: {"terms": "b"},
+            22: {},
+            23: {"terms": "c"},
+            24: {"lengths": "d"},
+        }
+        assert [20, 21, 23] in sender.items()  # the same options, with other values
+
+    queued(test)
+
+
+def test_a_stream_has_its_own_batches_and_ends_with_its_client():
+    async def test(queue, sender):
+        parts = []
+        tasks = await begun(queue, sender, [1])
+        tasks.append(asyncio.create_task(queue.submit([2], receive=parts.append)))
+        tasks.append(asyncio.create_task(queue.submit([3])))
+        await settled()
+        sender.free.set()
+        while not parts:
+            await asyncio.sleep(0.001)
+        tasks[1].cancel()
+        await asyncio.wait(tasks[1:2])
+        assert (await tasks[2]).results == [6]  # after the stream: there is one worker
+        assert sender.items() == [[1], [2], [3]]
+
+    queued(test)
+
+
+def test_the_room_is_checked_again_after_lines_were_measured():
+    """Long requests are measured on a thread. The queue may fill up meanwhile."""
+    measured, gate = threading.Event(), threading.Event()
+
+    def measure(items):
+        if len(items) > 100:  # on a thread
+            measured.set()
+            assert gate.wait(60)
+        return sizes(items)
+
+    async def test(queue, sender):
+        tasks = await begun(queue, sender, [1])
+        late = asyncio.create_task(queue.submit([2] * 101))
+        assert await asyncio.to_thread(measured.wait, 60)
+        tasks.append(asyncio.create_task(queue.submit([3])))
+        await settled()
+        gate.set()
+        with pytest.raises(Busy, match="1 lines wait already"):
+            await late
+        sender.free.set()
+        assert [(await task).results for task in tasks] == [[2], [6]]
+
+    queued(test, measure, most_waiting=1)
 
 
 def test_too_few_answers_are_an_error_and_the_queue_continues():

@@ -200,7 +200,10 @@ def test_sigterm_answers_accepted_requests(served):
     lines = LINES * 400
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         taken = pool.submit(service.lines, lines)
-        time.sleep(0.1)
+        while not taken.done() and "\nkeras_transformer_open_requests 1" not in (
+            service.get("/metrics")
+        ):
+            pass
         service.process.send_signal(signal.SIGTERM)
         assert len(taken.result()) == len(lines)
     assert service.process.wait(60) == 0

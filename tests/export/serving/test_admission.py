@@ -1,0 +1,149 @@
+"""The admission of requests: slots, bytes and the end of the service."""
+
+import asyncio
+import contextlib
+import types
+
+import pytest
+
+from keras_transformer.export.serving.admission import Admission
+from keras_transformer.export.serving.grpc_v2 import make_server
+from keras_transformer.export.serving.limits import Limits
+from keras_transformer.export.serving.metrics import Metrics
+from keras_transformer.export.serving.models import Models
+from keras_transformer.export.serving.refusals import Busy, TooLarge, Unavailable
+
+LIMITS = Limits(open_requests=2, open_streams=3, buffered_bytes=100, lines=5)
+
+
+@pytest.fixture
+def admission():
+    return Admission(LIMITS)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_streams_and_requests_have_separate_slots(admission, first):
+    """As many of each kind as its limit are open at the same time, whichever comes first."""
+    with contextlib.ExitStack() as stack:
+        for stream in (first, not first):
+            most = LIMITS.open_streams if stream else LIMITS.open_requests
+            for _ in range(most):
+                stack.enter_context(admission.limit_computing(stream))
+            with pytest.raises(Busy, match=f"{most} requests are open"):
+                with admission.limit_computing(stream):
+                    pass
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_slot_is_free_again_after_its_request(admission, stream):
+    for _ in range(7):
+        with contextlib.suppress(ZeroDivisionError), admission.limit_computing(stream):
+            raise ZeroDivisionError  # a failed request frees it, too
+
+
+def test_bytes_have_room_up_to_the_limit(admission):
+    admission.buffer(60)
+    admission.buffer(40)
+    with pytest.raises(Busy, match="take too much room"):
+        admission.buffer(1)
+    assert admission.buffered == 100  # refused bytes do not count
+    admission.free(100)
+    admission.buffer(100)
+
+
+def waits(admission, count, *freed):
+    """Returns whether `wait_for_room` waits at first; it must end when `freed` bytes are free."""
+
+    async def run():
+        waiting = asyncio.create_task(admission.wait_for_room(count))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        begun = not waiting.done()
+        for bytes in freed:
+            admission.free(bytes)
+        await asyncio.wait_for(waiting, 60)
+        return begun
+
+    return asyncio.run(run())
+
+
+def test_a_stream_waits_for_room(admission):
+    admission.buffer(70)
+    assert not waits(admission, 30)
+    assert waits(admission, 31, 1)
+    assert admission.buffered == 69
+
+
+def test_a_part_that_is_larger_than_the_room_does_not_wait_for_ever(admission):
+    """It is refused afterwards, when it is counted."""
+    assert not waits(admission, 101)
+    admission.buffer(7)
+    assert waits(admission, 101, 3, 4)
+    with pytest.raises(Busy):
+        admission.buffer(101)
+
+
+def test_too_many_lines_are_refused(admission):
+    admission.check_lines(5)
+    with pytest.raises(TooLarge, match="may have 5 lines"):
+        admission.check_lines(6)
+
+
+def test_a_drain_refuses_new_requests_and_waits_for_all_open_ones(admission):
+    async def run():
+        with contextlib.ExitStack() as one, contextlib.ExitStack() as two:
+            one.enter_context(admission.count_request())
+            two.enter_context(admission.count_request())
+            draining = asyncio.create_task(admission.drain(60))
+            for stack in (one, two):
+                await asyncio.sleep(0)
+                with pytest.raises(Unavailable, match="shutting down"):
+                    with admission.count_request():
+                        pass
+                assert not draining.done() and admission.open_requests
+                stack.close()
+        assert admission.open_requests == 0
+        return await draining
+
+    assert asyncio.run(run()) is True
+
+
+def test_a_drain_tells_whether_a_request_is_left(admission):
+    with admission.count_request():
+        assert asyncio.run(admission.drain(0.01)) is False
+    assert asyncio.run(admission.drain(0.01)) is True
+
+
+@pytest.mark.parametrize(
+    "asked, given", [(None, 7.0), (3.0, 3.0), (0.0, 0.0), (-5.0, 0.0), (7.5, 7.0), (1e9, 7.0)]
+)
+def test_a_client_sets_no_deadline_beyond_that_of_the_service(asked, given):
+    """Its request would hold its place in the queue."""
+    seconds = []
+
+    async def submit(items, options, deadline, receive):
+        seconds.append(deadline - asyncio.get_running_loop().time())
+        return types.SimpleNamespace(results=items, tokens=1, waited=0.0)
+
+    async def run():
+        models = Models(Limits(deadline_seconds=7.0), Metrics(None))
+        model = types.SimpleNamespace(name="en-de", queue=types.SimpleNamespace(submit=submit))
+        with models.request("lines") as record:
+            return await models.answer(record, model, ["x"], seconds=asked)
+
+    assert asyncio.run(run()) == ["x"]
+    assert seconds == [pytest.approx(given, abs=0.1)]
+
+
+def test_two_services_do_not_share_a_port_of_grpc():
+    async def run():
+        models = Models(Limits(), Metrics(None))
+        server, port = make_server(models, "127.0.0.1:0")
+        await server.start()
+        try:
+            with pytest.raises(RuntimeError, match=str(port)):
+                make_server(models, f"127.0.0.1:{port}")
+        finally:
+            await server.stop(None)
+
+    asyncio.run(run())
