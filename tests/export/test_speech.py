@@ -31,7 +31,7 @@ def test_one_file_reads_samples_and_writes_timestamps(tmp_path):
     # Samples are equal, too. Only the branch of a step computes with the whole vocabulary.
     for temperature, seed in ((0.3, 1), (1.7, 2)):
         drawn = search(model, source, max_length=11, temperature=temperature, seed=seed).ids
-        options = {"temperature": np.float32(temperature), "seed": np.int32(seed)}
+        options = {"temperature": np.array(temperature, "float32"), "seed": np.array(seed, "int32")}
         found = session.run(["token_ids"], source | options)[0]
         np.testing.assert_array_equal(found, drawn)
         assert (found[..., :3] != ids[..., :3]).any()
