@@ -115,11 +115,6 @@ def measure(engines, single, batches, rounds):
     return figures, translations
 
 
-def same_work(count, other):
-    """Returns whether two numbers of tokens or words are at most 2 % apart."""
-    return abs(count - other) <= 0.02 * max(count, other)
-
-
 def ratios(figures, anchors):
     """Returns speed and memory relative to the best anchor; speeds are medians over the rounds.
 
@@ -127,7 +122,7 @@ def ratios(figures, anchors):
         figures: figures of an engine, from `measure`.
         anchors: list of figures of CTranslate2, one for each backend.
     """
-    if not all(same_work(figures["tokens"], anchor["tokens"]) for anchor in anchors):
+    if not all(common.same_work(figures["tokens"], anchor["tokens"]) for anchor in anchors):
         return {}
     alone, rounds = "alone_seconds", "tokens_per_second_rounds"
     fastest = min(anchors, key=lambda anchor: statistics.median(anchor[alone]))

@@ -23,6 +23,7 @@ COMMANDS = {
     "kinds_speed",
     "layers",
     "own_encoders",
+    "peers",
     "pretrained",
     "quantization",
     "search",
