@@ -22,9 +22,10 @@ import kinds_speed
 import layers
 import recipe_rows
 import service_rows
-import serving
+import serving_rows
 import task_rows
 import training
+import whisper_random
 import whisper_rows
 import workers
 
@@ -227,11 +228,11 @@ TABLES = {
     "quality": lambda: quality_table("multi30k_tiny_seed1"),
     "quality-raw": lambda: quality_table("multi30k_raw_seed1"),
     "search": lambda: measured("search", search_table),
-    "peers": lambda: measured("peers", lambda report: serving.table(report["rows"])),
+    "peers": lambda: measured("peers", lambda report: serving_rows.table(report["rows"])),
     "service": lambda: measured("service", service_rows.tables),
-    "serving": lambda: measured("serving", lambda report: serving.table(report["rows"])),
+    "serving": lambda: measured("serving", lambda report: serving_rows.table(report["rows"])),
     "serving-random": lambda: measured(
-        "serving_random", lambda report: serving.table(report["rows"])
+        "serving_random", lambda report: serving_rows.table(report["rows"])
     ),
     "recipes": lambda: measured("recipes", recipe_rows.tables),
     "quantization": lambda: measured("quantization", firefox_rows.quantized),
@@ -242,6 +243,7 @@ TABLES = {
     "whisper-fine-tuning": lambda: measured("whisper_fine_tuning", whisper_rows.fine_tuning),
     "whisper-encoder": lambda: measured("whisper_encoder", whisper_rows.encoder),
     "whisper-long": lambda: measured("whisper_long", whisper_rows.long),
+    "whisper-random": lambda: measured("whisper_random", whisper_random.table),
     "whisper-speed": lambda: measured("whisper", whisper_rows.speed),
     "whisper-texts": lambda: measured("whisper_texts", whisper_rows.texts),
     "web": lambda: measured("web", browser.table),

@@ -33,6 +33,8 @@ COMMANDS = {
     "terms",
     "training",
     "training_recipes",
+    "whisper",
+    "whisper_random",
 }
 
 
