@@ -46,7 +46,9 @@ def write_folder(source, place, size):
     for name, tensor in tensors.items():
         sizes = {own: width, 2 * own: 2 * width, 3 * own: 3 * width, 4 * own: 4 * width}
         shape = [n if n == vocabulary else sizes.get(n, n) for n in tensor.shape]
-        for layer in range(layers if "/layer_0/" in name else "/layer_" not in name):
+        if re.search(r"/layer_[1-9]", name):
+            continue
+        for layer in range(layers if "/layer_0/" in name else 1):
             array = np.float32(0.03) * random.standard_normal(shape, np.float32)
             array = array + np.float32(1) if name.endswith("gamma") else array
             assign(spec, name.replace("/layer_0/", f"/layer_{layer}/"), array)
@@ -91,9 +93,10 @@ def prepare(args):
         for precision in args.precisions:
             place = args.work / size / precision
             if not place.exists():
-                export.export_onnx(
-                    model, place, tokenizer, search, precision=precision, max_length=TOKENS
-                )
+                options = {"precision": precision, "max_length": TOKENS}
+                if precision != "float32":  # a loss of random weights says nothing
+                    options["tolerance"] = 10.0
+                export.export_onnx(model, place, tokenizer, search, **options)
 
 
 def set_up(task):
