@@ -43,7 +43,7 @@ def prepare(args):
             command = [sys.executable, "-m", "keras_transformer.importers", "ctranslate2"]
             command += [args.whisper, place, "--export", "onnx", "--beam-width", str(WIDTH)]
             subprocess.run([*map(str, command), "--precision", precision], check=True)
-    few = ("--sentences", 32, "--single", 1, "--rounds", 1)
+    few = ("--single", 1, "--rounds", 1)
     translation(args, args.work / "smoke.json", *few)
 
 

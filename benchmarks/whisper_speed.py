@@ -69,7 +69,7 @@ class Child:
         ]
         options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         serves = {**os.environ, "KERAS_TRANSFORMER_SERVES": "1"}  # imports no framework
-        serves |= {"CT2_USE_MKL": mkl, "PYTHONPATH": os.pathsep.join(sys.path)}
+        serves["CT2_USE_MKL"] = mkl
         self._process = subprocess.Popen(command, env=serves, **options)
         assert self._process.stdout.readline() == "ready\n"
 
