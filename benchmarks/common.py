@@ -123,6 +123,11 @@ def ranked(hypotheses, scores, alpha):
     return [ids for _, ids in pairs], [score for score, _ in pairs]
 
 
+def same_work(count, other):
+    """Returns whether two numbers of tokens or words are at most 2 % apart."""
+    return abs(count - other) <= 0.02 * max(count, other)
+
+
 def head(args):
     """Returns the head of a report: date, machine and versions."""
     return {

@@ -18,13 +18,22 @@ after one round to warm up; ratios are medians of the rounds' ratios.
 - `share of rate`: the rate of floating-point operations in the batches' products, relative to a
   product of two large float32 matrices in NumPy in the same run, if all translations are equally
   long. A faster engine could gain only the rest to 100 %.
+- `busy`: other cores that an endless loop in a separate process keeps busy, with `--busy 0 1`.
 - `first`: seconds from the start of the process to its first translation, imports included.
 - `opened`, `peak`: peak resident memory of the process after the model was opened, and at the end.
 
+CTranslate2 runs with each library for products (`CT2_USE_MKL`). Each ratio compares with the faster
+one of the two, and the ratio of memory with the smaller one. A ratio is left out if the engines
+generate different numbers of tokens (more than 2 % apart).
+
 Our beam search also runs from two files (`layout="steps"`), which keep only one copy of the caches.
+`--spins 50 -1` adds sessions whose idle threads wait actively for 50 microseconds, and for ONNX
+Runtime's default time. `--before` adds sessions with that default time, and with the option for
+exact 8-bit products on every processor. `--engines` leaves engines out.
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -35,8 +44,10 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
-from serving_models import LENGTH_PENALTY, SEARCHES, prepare, subject
-from serving_processes import Engine, matrix_rate
+from serving_engines import ENGINES
+from serving_models import LENGTH_PENALTY, PRECISIONS, SEARCHES, prepare, subject
+from serving_processes import BACKENDS, Engine, busy_cores, matrix_rate
+from serving_rows import ratios, table
 
 BATCH = 32
 FORCED_LENGTH = 32
@@ -105,20 +116,16 @@ def measure(engines, single, batches, rounds):
     return figures, translations
 
 
-def ratios(figures, anchor):
-    """Returns speed and memory relative to `anchor`; speeds are medians of the rounds' ratios.
-
-    Args:
-        figures, anchor: figures of two engines, from `measure`.
-    """
-    alone = zip(anchor["alone_seconds"], figures["alone_seconds"], strict=True)
-    names = ("tokens_per_second_rounds",) * 2
-    together = zip(*(f[n] for f, n in zip((figures, anchor), names, strict=True)), strict=True)
-    return {
-        "latency_times_ctranslate2": statistics.median(a / b for a, b in alone),
-        "throughput_times_ctranslate2": statistics.median(a / b for a, b in together),
-        "memory_times_ctranslate2": figures["peak_mb"] / anchor["peak_mb"],
-    }
+def variants(engine, precision, args):
+    """Returns the engines of one folder: {name: settings of its process}."""
+    if engine == "ctranslate2":
+        return {name: {"mkl": mkl} for name, mkl in BACKENDS.items()}
+    found = {engine: {}}
+    if engine == "ours":
+        found |= {f"ours, {spin} us": {"spin": spin} for spin in args.spins}
+        if args.before:
+            found["ours, before"] = {"spin": -1, "exact": True}
+    return found
 
 
 def case(name, folders, sources, args, bleu=None, forced_length=None):
@@ -149,49 +156,35 @@ def case(name, folders, sources, args, bleu=None, forced_length=None):
         engines = {}
         try:
             for (engine, found, precision), place in folders.items():
-                if found == search:
-                    chosen = {"engine": engine, "precision": precision, "folder": str(place)}
-                    engines[engine, precision] = Engine(config | chosen, single[:1])
-            figures, translations = measure(engines, single, batches, args.rounds)
+                if found != search:
+                    continue
+                chosen = {"engine": engine, "precision": precision, "folder": str(place)}
+                for label, settings in variants(engine, precision, args).items():
+                    engines[label, precision] = Engine(config | chosen | settings, single[:1])
+            runs = {}
+            for busy in args.busy:
+                with busy_cores(busy, args.pin):
+                    runs[busy] = measure(engines, single, batches, args.rounds)
         finally:
             for engine in engines.values():
                 engine.close()
-        for (engine, precision), found in figures.items():
-            row = {"case": name, "search": search, "precision": precision, "engine": engine}
-            row |= found | ratios(found, figures["ctranslate2", precision])
-            if forced_length and precision == "float32":
-                shape = common.SHAPES[name.split(",")[0]]
-                flops = search_flops(shape, [*map(len, sources)], SEARCHES[search], forced_length)
-                seconds = found["tokens"] / found["tokens_per_second"]
-                row["share_of_rate"] = flops / seconds / rate
-            if bleu:
-                numbers = [i for batch in order for i in batch]
-                row["bleu"] = bleu(dict(zip(numbers, translations[engine, precision], strict=True)))
-            rows.append(row)
-        print(table(rows[-len(figures) :]), flush=True)
+        for busy, (figures, translations) in runs.items():
+            for (engine, precision), found in figures.items():
+                row = {"case": name, "search": search, "precision": precision, "engine": engine}
+                row |= {"busy": busy} | found
+                anchors = [figures[backend, precision] for backend in BACKENDS]
+                row |= ratios(found, anchors)
+                if forced_length and precision == "float32" and not busy:
+                    shape, lengths = common.SHAPES[name.split(",")[0]], [*map(len, sources)]
+                    flops = search_flops(shape, lengths, SEARCHES[search], forced_length)
+                    seconds = found["tokens"] / found["tokens_per_second"]
+                    row["share_of_rate"] = flops / seconds / rate
+                if bleu:
+                    ids, numbers = translations[engine, precision], itertools.chain(*order)
+                    row["bleu"] = bleu(dict(zip(numbers, ids, strict=True)))
+                rows.append(row)
+        print(table(rows[-len(runs) * len(engines) :]), flush=True)
     return rows
-
-
-def table(rows):
-    """Returns the figures as Markdown."""
-    lines = [
-        "| model and sentences | search | precision | engine | p50 ms | p95 ms | tokens/s | "
-        "times CTranslate2: alone | in batches | memory | share of rate | opened MB | peak MB | "
-        "first s | BLEU |",
-        "|" + " --- |" * 15,
-    ]
-    for row in rows:
-        bleu = f"{row['bleu']:.2f}" if "bleu" in row else ""
-        opened = f"{row['opened_mb']:.0f}" if "opened_mb" in row else ""
-        share = f"{row['share_of_rate']:.0%}" if "share_of_rate" in row else ""
-        lines.append(
-            f"| {row['case']} | {row['search']} | {row['precision']} | {row['engine']} "
-            f"| {row['p50_ms']:.1f} | {row['p95_ms']:.1f} | {row['tokens_per_second']:.0f} "
-            f"| {row['latency_times_ctranslate2']:.2f} | {row['throughput_times_ctranslate2']:.2f} "
-            f"| {row['memory_times_ctranslate2']:.2f} | {share} | {opened} "
-            f"| {row['peak_mb']:.0f} | {row['first_translation_s']:.2f} | {bleu} |"
-        )
-    return "\n".join(lines)
 
 
 def parse_arguments():
@@ -204,6 +197,12 @@ def parse_arguments():
     parser.add_argument("--sentences", type=int, help="for the tiny model; a tenth for base")
     parser.add_argument("--single", type=int, help="sentences that are translated alone")
     parser.add_argument("--artefacts", type=Path, help="keep the exported models here, for reuse")
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--busy", type=int, nargs="+", default=[0], help="numbers of busy cores")
+    parser.add_argument("--pin", action="store_true", help="each busy loop stays on one core")
+    parser.add_argument("--spins", type=int, nargs="*", default=[], help="microseconds of waiting")
+    parser.add_argument("--before", action="store_true", help="add the earlier session options")
     parser.add_argument(
         "--clock",
         choices=("wall", "cpu"),
@@ -233,12 +232,12 @@ def run_cases(args, folder):
     rows = []
     if "tiny" in args.sizes:
         bleu, forced = (common.bleu_of(tokenizer, references), None) if references else (None, 16)
-        folders = prepare(folder, "tiny", model, tokenizer, args.searches, forced)
+        folders = prepare(folder, "tiny", model, tokenizer, forced, args)
         rows += case(f"tiny, {short}", folders, sources, args, bleu, forced)
     if "base" in args.sizes:
         keras.utils.set_random_seed(0)
         model = kt.Transformer(**common.SHAPES["base"])
-        folders = prepare(folder, "base", model, None, args.searches, FORCED_LENGTH)
+        folders = prepare(folder, "base", model, None, FORCED_LENGTH, args)
         count = max(BATCH, args.sentences // 10 // BATCH * BATCH)
         others = [ids for ids in others if len(ids) in LONG]
         args.single = max(5, args.single // 4)

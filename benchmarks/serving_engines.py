@@ -26,16 +26,32 @@ class OnnxRuntime:
 
     def __init__(self, config):
         from keras_transformer.export.artefact.reader import read_artefact
-        from keras_transformer.export.runtime.session import open_session
+        from keras_transformer.export.runtime import session
 
+        use_sessions(config.get("spin"), config.get("exact"))
         artefact = read_artefact(config["folder"])
-        self.session = open_session(artefact, threads=config["threads"])
+        self.session = session.open_session(artefact, threads=config["threads"])
 
     def __call__(self, rows):
         from keras_transformer.padding import pad_rows
 
         token_ids, _ = self.session.run(None, {"source_ids": pad_rows(rows)})
         return [row[row > 0].tolist() for row in token_ids[:, 0]]
+
+
+def use_sessions(spin=None, exact=None):
+    """Sets the microseconds of waiting and the option for exact products in all sessions.
+
+    Args:
+        spin: int, -1 for ONNX Runtime's default. Defaults to `None`: the runtime's choice.
+        exact: bool. Defaults to `None`: the runtime's choice.
+    """
+    from keras_transformer.export.runtime import session
+
+    if spin is not None:
+        session.SPIN_MICROSECONDS = spin
+    if exact is not None:
+        session.products_saturate = lambda: exact
 
 
 class CTranslate2:

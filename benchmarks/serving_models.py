@@ -27,15 +27,15 @@ def search_of(name, forced_length):
     return kt.BeamSearch(SEARCHES[name], LENGTH_PENALTY, **options)
 
 
-def prepare(folder, label, model, tokenizer, searches, forced_length):
+def prepare(folder, label, model, tokenizer, forced_length, args):
     """Exports a model for every engine, unless the files exist.
 
     Args:
         folder: parent folder.
         label: str, prefix of the folders' names.
         model, tokenizer: to export; the tokenizer may be `None`.
-        searches: names from `SEARCHES`.
         forced_length: int or `None`. PyTorch's search requires a forced length.
+        args: `searches`, `precisions` and `engines` of the command line.
 
     Returns:
         {(engine, search, precision): folder}.
@@ -45,14 +45,14 @@ def prepare(folder, label, model, tokenizer, searches, forced_length):
     from keras_transformer import export
 
     folders = {}
-    for precision in PRECISIONS:
+    for precision in args.precisions:
         place = folder / f"{label}-ctranslate2-{precision}"
         if not (place / "model.bin").exists():
             export.export_ctranslate2(model, place, tokenizer, precision=precision, verbose=False)
-        for search in searches:
+        for search in args.searches:
             folders["ctranslate2", search, precision] = place
             for engine, layout in LAYOUTS.items():
-                if engine == "two files" and SEARCHES[search] == 1:
+                if engine not in args.engines or engine == "two files" and SEARCHES[search] == 1:
                     continue
                 ours = folder / f"{label}-{layout}-{search.replace(' ', '')}-{precision}"
                 if not (ours / "artefact.json").exists():
@@ -69,13 +69,13 @@ def prepare(folder, label, model, tokenizer, searches, forced_length):
                     seconds = time.perf_counter() - start
                     print(f"exported {ours.name} in {seconds:.0f} s", flush=True)
                 folders[engine, search, precision] = ours
-    if forced_length and importlib.util.find_spec("torch"):
+    if forced_length and "torch" in args.engines and importlib.util.find_spec("torch"):
         place = folder / f"{label}-torch"
         if not (place / "weights.npz").exists():
             place.mkdir(parents=True)
             (place / "config.json").write_text(json.dumps(model.get_config()), "utf-8")
             np.savez(place / "weights.npz", **{v.path: v.numpy() for v in model.weights})
-        folders |= {("torch", search, "float32"): place for search in searches}
+        folders |= {("torch", search, "float32"): place for search in args.searches}
     return folders
 
 

@@ -22,9 +22,10 @@ import kinds_speed
 import layers
 import recipe_rows
 import service_rows
-import serving
+import serving_rows
 import task_rows
 import training
+import whisper_random
 import whisper_rows
 import workers
 
@@ -53,8 +54,14 @@ def read(name):
     return json.loads((common.RESULTS / f"{name}.json").read_text("utf-8"))
 
 
+def is_measured(name):
+    return (common.RESULTS / f"{name}.json").exists()
+
+
 def measured(name, table):
     """Returns the table of a report, below its provenance."""
+    if not is_measured(name):
+        return "Not measured yet."
     report = read(name)
     return f"{provenance(report)}\n\n{table(report)}"
 
@@ -129,18 +136,41 @@ def headline():
     published, _ = PUBLISHED["test.2016"]
     report = read("export")
     onnx = next(row for row in report["rows"] if row["artefact"] == "ONNX, float32")
-    case = {"search": "beam 4", "precision": "float32", "engine": "ours"}
-    rows = [row for row in read("serving")["rows"] if case.items() <= row.items()]
-    speed = {row["case"].split(",")[0]: row for row in rows if row["case"].endswith("test.2016")}
     return (
         f"- **{statistics.mean(bleu):.2f} BLEU** on Multi30k English-German (test.2016; mean of "
         f"{len(bleu)} runs, {min(bleu):.2f} to {max(bleu):.2f}), where\n  {published} was "
         "published for the same text-only model: [quality][benchmarks/quality].\n"
         f"- **{onnx['differing']} of {report['sentences']:,} translations differ** between Keras "
         "and ONNX Runtime in float32, beam 5:\n  [export][benchmarks/export].\n"
-        f"- **{speed['base']['throughput_times_ctranslate2']:.1f} times the speed of CTranslate2** "
-        "at the paper's base size (beam 4, float32, batches of 32, two CPU\n  threads), and "
-        f"{speed['tiny']['latency_times_ctranslate2']:.1f} times at a tiny size, one sentence a "
+        f"{speed_line(read('peers' if is_measured('peers') else 'serving_random'))}"
+    )
+
+
+def speed_line(report):
+    """Returns a sentence on the speed beside CTranslate2: the ranges of all rows of free cores."""
+
+    def times(size, key, **wanted):
+        values = [
+            row[f"{key}_times_ctranslate2"]
+            for row in report["rows"]
+            if wanted.items() <= row.items()
+            and row["case"].startswith(size)
+            and row["engine"] == "ours"
+            and not row.get("busy")
+        ]
+        ends = dict.fromkeys(f"{of(values):.1f}" for of in (min, max))
+        return f"{' to '.join(ends)} times"
+
+    batches, threads = {"search": "beam 4"}, report["machine"]["threads"]
+    first, *others = dict.fromkeys(row["precision"] for row in report["rows"])
+    speed = f"{times('base', 'throughput', precision=first, **batches)} the speed of CTranslate2"
+    base = [
+        f"{times('base', 'throughput', precision=name, **batches)} in {name}" for name in others
+    ]
+    return (
+        f"- **{' and '.join([f'{speed} in {first}', *base])}**, at the paper's base\n  size with "
+        f"random weights and forced lengths (beam 4, batches of 32, {threads} CPU threads, "
+        f"{report['date']}),\n  and {times('tiny', 'latency')} at a tiny size, one sentence a "
         "call: [serving][benchmarks/serving]."
     )
 
@@ -198,10 +228,11 @@ TABLES = {
     "quality": lambda: quality_table("multi30k_tiny_seed1"),
     "quality-raw": lambda: quality_table("multi30k_raw_seed1"),
     "search": lambda: measured("search", search_table),
+    "peers": lambda: measured("peers", lambda report: serving_rows.table(report["rows"])),
     "service": lambda: measured("service", service_rows.tables),
-    "serving": lambda: measured("serving", lambda report: serving.table(report["rows"])),
+    "serving": lambda: measured("serving", lambda report: serving_rows.table(report["rows"])),
     "serving-random": lambda: measured(
-        "serving_random", lambda report: serving.table(report["rows"])
+        "serving_random", lambda report: serving_rows.table(report["rows"])
     ),
     "recipes": lambda: measured("recipes", recipe_rows.tables),
     "quantization": lambda: measured("quantization", firefox_rows.quantized),
@@ -212,6 +243,7 @@ TABLES = {
     "whisper-fine-tuning": lambda: measured("whisper_fine_tuning", whisper_rows.fine_tuning),
     "whisper-encoder": lambda: measured("whisper_encoder", whisper_rows.encoder),
     "whisper-long": lambda: measured("whisper_long", whisper_rows.long),
+    "whisper-random": lambda: measured("whisper_random", whisper_random.table),
     "whisper-speed": lambda: measured("whisper", whisper_rows.speed),
     "whisper-texts": lambda: measured("whisper_texts", whisper_rows.texts),
     "web": lambda: measured("web", browser.table),

@@ -19,7 +19,10 @@ into the folder `--work`:
   width 5, words get times, too. WORK keeps each text, so that a stopped run can continue;
   `--seconds` limits a run. The order is random, so a part is a sample.
 - speed: the recordings of `--sounds` (*.wav), language detected, without fallback, one after the
-  other. Engines take turns in separate processes. Figures are medians of `--rounds`.
+  other. Engines take turns in separate processes. Figures are medians of `--rounds`. faster-whisper
+  runs with each library for products (`CT2_USE_MKL`), and the faster one counts. `--busy 0 1` also
+  measures beside an endless loop in a separate process. `--before FOLDER` holds exports of earlier
+  code, which run with ONNX Runtime's default time of waiting.
 - long: these recordings joined to two and to thirty minutes, int8, greedy.
 - encoder: the time of a window's encoder and first token, and its share of float32's matrix rate (a
   product of two large matrices in NumPy).
@@ -179,6 +182,13 @@ def main():
     parser.add_argument("--engine", choices=ENGINES, help="for child")
     parser.add_argument("--precision", choices=PRECISIONS, help="for child")
     parser.add_argument("--width", type=int, choices=WIDTHS, help="for child")
+    parser.add_argument("--spin", type=int, help="for child: microseconds of waiting")
+    parser.add_argument("--exact", action="store_true", default=None, help="for child")
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
+    parser.add_argument("--widths", nargs="+", type=int, choices=WIDTHS, default=WIDTHS)
+    parser.add_argument("--busy", type=int, nargs="+", default=[0], help="numbers of busy cores")
+    parser.add_argument("--pin", action="store_true", help="each busy loop stays on one core")
+    parser.add_argument("--before", type=Path, help="folder with exports of earlier code")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     if args.part == "child":

@@ -1,29 +1,38 @@
 """Tables of `whisper.py` and `whisper_fine_tuning.py`."""
 
+import common
 import workers
 from whisper_engines import ENGINES
 
 
 def speed(report):
-    """Makes a row for each precision and beam width: both engines, and their ratios."""
-    found = {
-        (row["precision"], row["beam width"], row["engine"]): row for row in report["speed"]["rows"]
-    }
-    rows = []
-    for precision, width in dict.fromkeys(key[:2] for key in found):
-        ours, theirs = (found[precision, width, name] for name in ENGINES)
-        rows.append(
-            [
-                precision,
-                width,
-                *(row["times real time"] for row in (ours, theirs)),
-                ours["times real time"] / theirs["times real time"],
-                *(round(row["peak MB"]) for row in (ours, theirs)),
-                ours["peak MB"] / theirs["peak MB"],
-            ]
-        )
-    heads = ["precision", "beam", "times real time", "faster-whisper", "ratio"]
-    return workers.table([*heads, "peak MB", "faster-whisper", "ratio"], rows)
+    """Makes a row for each precision and beam width: both engines, and their ratios.
+
+    faster-whisper counts with its faster library. There is no ratio if the engines wrote different
+    numbers of words.
+    """
+    found = {}
+    for row in report["speed"]["rows"]:
+        key = row["precision"], row["beam width"], row.get("busy", 0)
+        found.setdefault(key, {})[row["engine"]] = row
+    rows, several = [], any(busy for _, _, busy in found)
+    for key, engines in found.items():
+        peers = [row for name, row in engines.items() if name.startswith(ENGINES[1])]
+        theirs = max(peers, key=lambda row: row["times real time"])
+        for name, ours in engines.items():
+            if not name.startswith(ENGINES[0]):
+                continue
+            same = common.same_work(ours["words"], theirs["words"])
+            speeds, peaks = (
+                [row[name] for row in (ours, theirs)] for name in ("times real time", "peak MB")
+            )
+            ratio = [a / b if same else None for a, b in (speeds, peaks)]
+            row = [*key[:2], *([key[2], name.partition(", ")[2] or "now"] if several else [])]
+            words = [round(row["words"]) for row in (ours, theirs)]
+            rows.append([*row, *words, *speeds, ratio[0], *map(round, peaks), ratio[1]])
+    heads = ["precision", "beam", *(["busy", "code"] if several else []), "words", "faster-whisper"]
+    heads += ["times real time", "faster-whisper", "ratio", "peak MB", "faster-whisper", "ratio"]
+    return workers.table(heads, rows)
 
 
 def texts(report):

@@ -11,12 +11,14 @@ import wave
 from pathlib import Path
 
 import numpy as np
-from serving_processes import matrix_rate
+from serving_engines import use_sessions
+from serving_processes import busy_cores, matrix_rate
 from whisper_engines import ENGINES, PLAIN, PRECISIONS, WIDTHS, open_engine
 
 from keras_transformer.special_ids import BEGIN_ID
 
 SCRIPT = Path(__file__).with_name("whisper.py")
+BACKENDS = {ENGINES[1]: "0", f"{ENGINES[1]}, MKL": "1"}  # values of CT2_USE_MKL
 # A window in the base model: two convolutions, six blocks of four projections, attention and a
 # network of 2048, then keys and values of six decoder blocks.
 _FRAMES, _WIDTH, _NETWORK, _BLOCKS = 1500, 512, 2048, 6
@@ -36,6 +38,7 @@ def child(args):
     """Transcribes lists of files from standard input, one per line; prints the times."""
     import resource
 
+    use_sessions(args.spin, args.exact)
     run = open_engine(args.engine, args, args.precision, args.width)
     print("ready", flush=True)
     for line in sys.stdin:
@@ -52,19 +55,21 @@ def child(args):
 class Child:
     """An engine in a separate process."""
 
-    def __init__(self, args, engine, precision, width):
+    def __init__(self, args, engine, precision, width, work=None, mkl="0", before=False):
         command = [sys.executable, SCRIPT, "child", "--engine", engine]
         command += ["--precision", precision, "--width", str(width)]
+        command += ["--spin", "-1", "--exact"] * before
         command += [
             "--threads",
             str(args.threads),
             "--model",
             args.model,
             "--work",
-            args.work,
+            work or args.work,
         ]
         options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         serves = {**os.environ, "KERAS_TRANSFORMER_SERVES": "1"}  # imports no framework
+        serves["CT2_USE_MKL"] = mkl
         self._process = subprocess.Popen(command, env=serves, **options)
         assert self._process.stdout.readline() == "ready\n"
 
@@ -80,34 +85,52 @@ class Child:
         self._process.wait()
 
 
+def children(args, precision, width):
+    """Starts the engines: ours, ours as it was `--before`, and each backend of faster-whisper."""
+    settings = {ENGINES[0]: {}}
+    if args.before and (args.before / f"{precision}-{width}").exists():
+        settings[f"{ENGINES[0]}, before"] = {"work": args.before, "before": True}
+    settings |= {name: {"mkl": mkl} for name, mkl in BACKENDS.items()}
+    return {
+        name: Child(args, name.split(",")[0], precision, width, **options)
+        for name, options in settings.items()
+    }
+
+
 def speed(args):
-    """Measures real-time factor and memory of both engines, in turn."""
+    """Measures real-time factor and memory of all engines, in turn, beside busy cores."""
     paths, rows = sorted(args.sounds.glob("*.wav")), []
     length = sum(map(seconds_of, paths))
-    for precision in PRECISIONS:
-        for width in WIDTHS:
+    for precision in args.precisions:
+        for width in args.widths:
             if not (args.work / f"{precision}-{width}").exists():
                 continue  # not exported
-            children = {name: Child(args, name, precision, width) for name in ENGINES}
-            runs = collections.defaultdict(list)
-            for _ in range(args.rounds):
-                for name, one in children.items():
-                    runs[name].append(one.run(paths))
-            for name, one in children.items():
+            engines = children(args, precision, width)
+            for busy in args.busy:
+                with busy_cores(busy, args.pin):
+                    runs = in_turn(engines, paths, args.rounds)
+                for name, found in runs.items():
+                    row = {"precision": precision, "beam width": width, "engine": name}
+                    row |= {"busy": busy}
+                    row |= {key: statistics.median(r[key] for r in found) for key in found[0]}
+                    rows.append({**row, "times real time": length / row["seconds"]})
+                    print(rows[-1], flush=True)
+            for one in engines.values():
                 one.stop()
-                medians = {
-                    key: statistics.median(r[key] for r in runs[name]) for key in runs[name][0]
-                }
-                row = {
-                    "precision": precision,
-                    "beam width": width,
-                    "engine": name,
-                    **medians,
-                }
-                row["times real time"] = length / row["seconds"]
-                rows.append(row)
-                print(row, flush=True)
     return {"sound seconds": length, "rounds": args.rounds, "rows": rows}
+
+
+def in_turn(engines, paths, rounds):
+    """Runs each engine in each round; a backend that is much slower, in the first round only."""
+    runs = collections.defaultdict(list)
+    for number in range(rounds):
+        for name, one in engines.items():
+            if number and name in BACKENDS:
+                fastest = min(runs[backend][0]["seconds"] for backend in BACKENDS)
+                if runs[name][0]["seconds"] > 1.5 * fastest:
+                    continue
+            runs[name].append(one.run(paths))
+    return runs
 
 
 def encoder(args):

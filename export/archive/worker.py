@@ -71,7 +71,7 @@ class Worker:
             check_source(part)
             _count(self._tries(part), part)
         if self._runner is None:
-            options = {"threads": self._threads, "spinning": False}
+            options = {"threads": self._threads}
             self._runner = open_runner(self._artefact, self._providers, **options)
             if self._runner.manifest["checksum"] != self._options["artefact"]:
                 raise ArchiveError(

@@ -25,10 +25,14 @@ import tensorflow as tf
 
 # Its imports fill tf2onnx's registry of operators, which tfonnx needs.
 import tf2onnx.convert  # noqa: F401
-from tf2onnx import tf_loader, tfonnx
+from tensorflow.python.grappler import tf_optimizer
+from tf2onnx import tfonnx
 
 from keras_transformer.export.graph.operators import HANDLERS
 from keras_transformer.export.staging import ExportError
+
+# Attributes of nodes and functions that TensorFlow would not inline, or would replace.
+NOT_INLINED = ("_XlaMustCompile", "_noinline", "_lower_using_switch_merge", "api_implements")
 
 
 def trace(
@@ -181,10 +185,8 @@ def _frozen(
         inputs, outputs: names of its tensors.
         arrays: dict from names of inputs to their values.
     """
-    frozen = tf_loader.from_function(traced, inputs, outputs)
-    compiled = _allow_inlining(frozen)
-    if not arrays and not compiled:
-        return frozen
+    frozen = traced.graph.as_graph_def()
+    _allow_inlining(frozen)
     for node in frozen.node:
         array = arrays.get(f"{node.name}:0")
         if array is not None:
@@ -193,23 +195,45 @@ def _frozen(
             constant.attr["dtype"].type = constant.attr["value"].tensor.dtype
             node.CopyFrom(constant)
     with tf.Graph().as_default():
-        left = [name for name in inputs if name not in arrays]
-        return tf_loader.tf_optimize(left, outputs, frozen)
+        kept = [name for name in inputs if name not in arrays] + outputs
+        return _optimized(frozen, kept)
 
 
-def _allow_inlining(graph: tf.compat.v1.GraphDef) -> bool:
-    """Lets TensorFlow inline functions that XLA would compile; returns whether there are any.
+def _optimized(graph: tf.compat.v1.GraphDef, kept: list[str]) -> tf.compat.v1.GraphDef:
+    """Folds constants and inlines functions, as tf2onnx does.
 
-    A grouped convolution is a `tf.function(jit_compile=True)` in Keras; ONNX has no such calls.
+    TensorFlow's "tfg" optimizer would also move operations into the only branch that reads them.
+    It rebuilds the loops around this branch, and their values lose their shapes.
+
+    Args:
+        graph: the graph.
+        kept: names of its inputs and outputs.
+    """
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.infer_shapes = True
+    options = config.graph_options.rewrite_options
+    options.min_graph_nodes = -1  # small graphs, too
+    options.optimizers.extend(["constfold", "function", "dependency"])
+    options.function_optimization = options.AGGRESSIVE
+    options.disable_tfg_optimizer = True
+    options.experimental_disable_folding_quantization_emulation = True
+    meta = tf.compat.v1.train.export_meta_graph(graph_def=graph)
+    meta.collection_def["train_op"].node_list.value.extend(kept)
+    return tf_optimizer.OptimizeGraph(config, meta)
+
+
+def _allow_inlining(graph: tf.compat.v1.GraphDef) -> None:
+    """Lets TensorFlow inline all functions but branches and bodies of loops.
+
+    Without these attributes, TensorFlow does not compile a grouped convolution (in Keras a
+    `tf.function(jit_compile=True)`), does not turn branches and loops into jumps, and does not
+    replace recurrent layers by kernels of GPUs.
     """
     functions = graph.library.function
     nodes = [node for function in functions for node in function.node_def]
-    compiled = False
     for item in [*graph.node, *functions, *nodes]:
-        compiled |= "_XlaMustCompile" in item.attr
-        for name in ("_XlaMustCompile", "_noinline"):
+        for name in NOT_INLINED:
             item.attr.pop(name, None)
-    return compiled
 
 
 def _drop_element_shapes(graph: onnx.GraphProto) -> None:

@@ -56,7 +56,11 @@ def run_exported(
     Raises:
         ExportError: a check failed; the message names it.
     """
-    script = pathlib.Path(__file__).with_name("script.py")
+    script, saturates = pathlib.Path(__file__).with_name("script.py"), False
+    if signatures is None:  # a SavedModel needs no ONNX Runtime
+        from keras_transformer.export.runtime.session import products_saturate
+
+        saturates = products_saturate()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         files = []
@@ -70,6 +74,7 @@ def run_exported(
             "signatures": signatures,
             "extensions": extensions,
             "timed": timed,
+            "saturates": saturates,
             "cases": files,
         }
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")

@@ -5,10 +5,10 @@ that works only beside TensorFlow therefore fails its proof, and onnxruntime-ext
 crashes beside TensorFlow, can run. If a search has two files, the script imports the loop around
 them from this package, because that loop is part of the proof.
 
-The job is `{"models": [path], "signatures": null or [name], "extensions": bool, "timed": bool,
-"cases": [{"inputs": path.npz, "outputs": path.npz}]}`. A SavedModel has one signature for each
-case. The last line printed is the report, `{"check", "error", "seconds"}`: the last check that
-began, its error or null, and the seconds of all timed runs.
+The job is a dict of `models` (paths), `signatures` (names, or null), `extensions`, `timed` and
+`saturates` (booleans) and `cases` (`{"inputs": path.npz, "outputs": path.npz}`). A SavedModel has
+one signature for each case. The last line printed is the report, `{"check", "error", "seconds"}`:
+the last check that began, its error or null, and the seconds of all timed runs.
 """
 
 import json
@@ -54,7 +54,8 @@ def open_onnx(job: dict[str, Any], report: dict[str, Any]) -> list[Call]:
     report["check"] = "session creation"
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # problems are raised as exceptions
-    options.add_session_config_entry("session.x64quantprecision", "1")  # as in the runtime
+    exact = str(int(job["saturates"]))  # as in the runtime
+    options.add_session_config_entry("session.x64quantprecision", exact)
     if job["extensions"]:
         import onnxruntime_extensions
 

@@ -1,11 +1,13 @@
 """Opens ONNX Runtime sessions on the requested provider, without a silent fallback."""
 
 import contextlib
+import functools
 import os
 import pathlib
 import sys
 from typing import Any
 
+import numpy as np
 import onnxruntime
 
 from keras_transformer.export.artefact import signature
@@ -33,6 +35,15 @@ _PROVIDERS_FOR_FLOAT16 = (
 _DTYPES = {f"tensor({name})": name for name in signature.DTYPES} | {"tensor(float)": "float32"}
 # The limit of threads of a batch, and of batches at a time. Each takes memory.
 MOST_THREADS = 16 * (os.cpu_count() or 1)
+# Microseconds for which an idle thread waits actively. ONNX Runtime's default, a million rounds of
+# waiting, takes a third to a half of the speed beside a busy program (docs/benchmarks/serving.md).
+SPIN_MICROSECONDS = 10
+# An ONNX model of one node, MatMulInteger of `a` (uint8, 1 x 2) and `b` (int8, 2 x 1).
+_PRODUCT = bytes.fromhex(
+    "08043a5c0a180a01610a0162120179220d4d61744d756c496e74656765721201675a130a0161120e"
+    "0a0c080212080a0208010a0208025a130a0162120e0a0c080312080a0208020a02080162130a0179"
+    "120e0a0c080612080a0208010a02080142040a00100a"
+)
 # TensorFlow and onnxruntime-extensions link libraries of the same names. If TensorFlow is loaded
 # first, onnxruntime-extensions crashes at the first text.
 _RIVALS = ("tensorflow", "tensorflow_text")
@@ -175,11 +186,27 @@ def session_options(threads: int | None, arena: bool, spinning: bool) -> onnxrun
     # ONNX Runtime keeps a pattern for each shape. Here almost every batch has a new shape.
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-    # Without this, sums of 8-bit products saturate on processors with AVX2 and without VNNI.
-    options.add_session_config_entry("session.x64quantprecision", "1")
+    options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS))
+    exact = str(int(products_saturate()))
+    options.add_session_config_entry("session.x64quantprecision", exact)
     # Records the provider of each node: a provider can be available and still run no node.
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     return options
+
+
+@functools.cache
+def products_saturate() -> bool:
+    """Returns whether 8-bit products of this processor saturate, found out by one product.
+
+    Instructions of processors with AVX2 and without VNNI add two products in 16 bits. The option
+    `session.x64quantprecision` avoids these instructions. On other processors it changes no result,
+    but can make int8 models 1.7 times slower.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(_PRODUCT, options, providers=[CPU])
+    a, b = np.full((1, 2), 255, np.uint8), np.full((2, 1), 127, np.int8)
+    return bool(session.run(None, {"a": a, "b": b})[0] != 2 * 255 * 127)
 
 
 def _sizes(axes: list[Any]) -> list[int | None]:

@@ -127,7 +127,7 @@ class Engine:
         batch_tokens: int = 512,
     ) -> None:
         self._folder = pathlib.Path(folder)
-        self._options = {"providers": providers, "threads": threads, "spinning": False}
+        self._options = {"providers": providers, "threads": threads}
         self._workers, self._most_tokens = workers, 2 * batch_tokens
         self._loaded = self._manifest_identity()
         self._failed: set[tuple[Any, ...]] | None = None

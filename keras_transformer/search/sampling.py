@@ -65,6 +65,34 @@ def uniform_noise(source: Tensor, seed: Tensor, samples: int, length: Tensor) ->
     return tf.cast(noise // 2**8, tf.float32) * 2.0**-23
 
 
+def draw(
+    values: Tensor, number: Tensor, temperature: Tensor | float, top_p: Tensor | float = 1.0
+) -> Tensor:
+    """Draws a candidate in proportion to its probability.
+
+    Args:
+        values: float32 (B, W, C), log-probabilities of the candidates; sorted if `top_p` is used.
+        number: float32 (B, W), one random number in [0, 1) for each draw.
+        temperature, top_p: as in `Sampling`.
+
+    Returns:
+        int64 (B, W, 1), indices of candidates.
+    """
+    # The peak is finite, so that the weights are 0, not NaN, if all tokens are forbidden.
+    peak = tf.maximum(tf.reduce_max(values, axis=-1, keepdims=True), np.float32(-1e30))
+    weights = tf.exp((values - peak) / temperature)
+    cumulative = tf.cumsum(weights, axis=-1)
+    total = cumulative[:, :, -1:]
+    if tf.is_tensor(top_p) or top_p < 1:
+        # Candidates are sorted: keep those that have less than `top_p` before them.
+        kept = tf.cast(cumulative - weights < top_p * total, tf.float32)
+        total = tf.reduce_max(cumulative * kept, axis=-1, keepdims=True)  # (B, W, 1)
+    # Inverse of the cumulative distribution.
+    drawn = tf.expand_dims(number, 2) * total  # (B, W, 1)
+    index = tf.reduce_sum(tf.cast(cumulative <= drawn, tf.int64), axis=-1, keepdims=True)
+    return tf.minimum(index, values.shape[-1] - 1)
+
+
 def _source_integers(source: Source) -> Tensor:
     """Converts the source to integers (B, N), 0 for padding.
 
@@ -174,20 +202,12 @@ class Sampling(IndependentSearch):
         """Draws the next tokens, int32 (B, W); returns them and their log-probabilities."""
         options = loop_inputs.options
         values, ids = self._candidates(position, log_probs, loop_inputs)  # (B, W, C)
-        # The peak is finite, so that the weights are 0, not NaN, if all tokens are forbidden.
-        peak = tf.maximum(tf.reduce_max(values, axis=-1, keepdims=True), np.float32(-1e30))
-        weights = tf.exp((values - peak) / options.get("temperature", self.temperature))
-        cumulative = tf.cumsum(weights, axis=-1)
-        total = cumulative[..., -1:]
-        top_p = options.get("top_p", self.top_p)
-        if tf.is_tensor(top_p) or top_p < 1:
-            # Candidates are sorted: keep those that have less than `top_p` before them.
-            kept = tf.cast(cumulative - weights < top_p * total, tf.float32)
-            total = tf.reduce_max(cumulative * kept, axis=-1, keepdims=True)  # (B, W, 1)
-        # Inverse of the cumulative distribution: one random number for each token.
-        drawn = tf.expand_dims(tf.gather(loop_inputs.noise, position), 2) * total  # (B, W, 1)
-        index = tf.reduce_sum(tf.cast(cumulative <= drawn, tf.int64), axis=-1, keepdims=True)
-        index = tf.minimum(index, values.shape[-1] - 1)  # (B, W, 1)
+        index = draw(
+            values,
+            tf.gather(loop_inputs.noise, position),
+            options.get("temperature", self.temperature),
+            options.get("top_p", self.top_p),
+        )  # (B, W, 1)
         token = index if ids is None else tf.gather(ids, index, batch_dims=2)
         log_prob = tf.gather(values, index, batch_dims=2)
         return tf.cast(token[..., 0], tf.int32), log_prob[..., 0]

@@ -26,7 +26,7 @@ from keras_transformer.search.ranking import (
     log_softmax,
     select,
 )
-from keras_transformer.search.sampling import uniform_noise
+from keras_transformer.search.sampling import draw, uniform_noise
 from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
 from keras_transformer.types import Tensor
 
@@ -271,18 +271,18 @@ class SpeechSearch(BeamSearch):
         if "temperature" not in loop_inputs.options:
             return values, ids
         temperature = loop_inputs.options["temperature"]
-        every = np.arange(log_probs.shape[-1])
-        log_probs = forbid(log_probs, every, forbidden)
-        peak = tf.maximum(tf.reduce_max(log_probs, axis=-1, keepdims=True), np.float32(-1e30))
-        weights = tf.exp((log_probs - peak) / tf.maximum(temperature, np.float32(1e-3)))
-        cumulative = tf.cumsum(weights, axis=-1)
-        drawn = tf.gather(loop_inputs.noise, position)[..., tf.newaxis] * cumulative[..., -1:]
-        drawn = tf.reduce_sum(tf.cast(cumulative <= drawn, ids.dtype), axis=-1, keepdims=True)
-        drawn = tf.minimum(drawn, every[-1])  # (B, W, 1)
-        is_first = np.arange(values.shape[-1]) < 1
-        only = tf.where(is_first, tf.gather(log_probs, drawn, batch_dims=2), -np.inf)
-        samples = temperature > 0
-        return select(samples, only, values), tf.where(samples, drawn, ids)
+
+        def sample() -> tuple[Tensor, Tensor]:
+            allowed = forbid(log_probs, np.arange(log_probs.shape[-1]), forbidden)
+            number = tf.gather(loop_inputs.noise, position)
+            drawn = draw(allowed, number, tf.maximum(temperature, np.float32(1e-3)))  # (B, W, 1)
+            score = tf.gather(allowed, drawn, batch_dims=2)
+            # The drawn token is the only candidate.
+            only = tf.where(np.arange(values.shape[-1]) < 1, score, -np.inf)
+            return only, tf.zeros_like(ids) + tf.cast(drawn, ids.dtype)
+
+        # A branch, because a draw computes with the whole vocabulary, about a fifth of a step.
+        return tf.cond(temperature > 0, sample, lambda: (values, ids))
 
 
 def _first_slots(cache: Cache, count: Tensor) -> Cache:

@@ -23,6 +23,7 @@ COMMANDS = {
     "kinds_speed",
     "layers",
     "own_encoders",
+    "peers",
     "pretrained",
     "quantization",
     "search",
@@ -32,6 +33,8 @@ COMMANDS = {
     "terms",
     "training",
     "training_recipes",
+    "whisper",
+    "whisper_random",
 }
 
 

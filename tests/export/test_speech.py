@@ -2,12 +2,14 @@
 
 import keras
 import numpy as np
+import onnx
 import onnxruntime as ort
+from helpers.exports import counts
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
 
-FIRST, NO_TIMES = 61, 59
+FIRST, NO_TIMES, NO_SPEECH = 61, 59, 53
 
 
 def test_one_file_reads_samples_and_writes_timestamps(tmp_path):
@@ -15,7 +17,8 @@ def test_one_file_reads_samples_and_writes_timestamps(tmp_path):
     frames = kt.MaskedConv1D(16, 3, 2, activation="gelu")(kt.LogMel(7)(samples))
     encoder = keras.Model(samples, frames, name="encoder")
     model = kt.Transformer(97, 1, 16, 2, 32, encoder=encoder, reads_start=True)
-    search = kt.GreedySearch(constraints=[kt.TimestampRules(FIRST, NO_TIMES, (7,), (13,))])
+    rules = kt.TimestampRules(FIRST, NO_TIMES, (7,), (13,))
+    search = kt.SpeechSearch(2, no_speech=NO_SPEECH, constraints=[rules])
     noise = np.random.default_rng(0).normal(size=(2, 3200)).astype("float32")
     source = {"samples": noise, "start_ids": np.array([[2, 41], [2, NO_TIMES]], "int32")}
     ids = search(model, source, max_length=11).ids.numpy()
@@ -24,3 +27,14 @@ def test_one_file_reads_samples_and_writes_timestamps(tmp_path):
     export_onnx(model, tmp_path / "o", None, search, samples=[source], **sizes)
     session = ort.InferenceSession(tmp_path / "o" / "model.onnx")
     np.testing.assert_array_equal(session.run(["token_ids"], source)[0], ids)
+
+    # Samples are equal, too. Only the branch of a step computes with the whole vocabulary.
+    for temperature, seed in ((0.3, 1), (1.7, 2)):
+        drawn = search(model, source, max_length=11, temperature=temperature, seed=seed).ids
+        options = {"temperature": np.array(temperature, "float32"), "seed": np.array(seed, "int32")}
+        found = session.run(["token_ids"], source | options)[0]
+        np.testing.assert_array_equal(found, drawn)
+        assert (found[..., :3] != ids[..., :3]).any()
+    graph = onnx.load(tmp_path / "o" / "model.onnx").graph
+    step, branch = counts(graph, depth=2), counts(graph, depth=3)
+    assert step["If"] == branch["CumSum"] == 1 and not step["CumSum"]

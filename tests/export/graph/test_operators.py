@@ -241,6 +241,32 @@ def test_branches_and_loops_may_pass_values_on():
     holds(functions, array, -array, array[:1])
 
 
+def branch_in_loops(count):
+    """Returns a function with a branch inside `count` loops. Only one branch reads `sums`."""
+
+    def step(x):
+        sums = ops.cumsum(x, axis=-1)
+        return ops.cond(
+            ops.sum(x) > 0,
+            lambda: ops.stack([sums[:, i] for i in range(4)], axis=1) - 2,
+            lambda: x + 1,
+        )
+
+    def repeated(inner):
+        return lambda x: ops.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, inner(y)), (0, x))[
+            1
+        ]
+
+    for _ in range(count):
+        step = repeated(step)
+    return step
+
+
+def test_loops_may_hold_branches():
+    array = numbers(3, 4)
+    holds([branch_in_loops(1), branch_in_loops(2)], array, -array)
+
+
 def test_computed_indices_and_sizes_are_folded():
     functions = [
         lambda x: ops.median(x, axis=-1),

@@ -3,13 +3,17 @@
 import itertools
 import logging
 import os
+import pathlib
 
+import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from helpers import artefacts
 from helpers.machines import CPU, CUDA
 
-from keras_transformer.export.runtime import ProviderError, Translator
+from keras_transformer.export.proof import run_exported
+from keras_transformer.export.runtime import ProviderError, Translator, session
 
 AZURE = "AzureExecutionProvider"  # in every CPU wheel; runs no ONNX operator
 
@@ -84,6 +88,58 @@ def test_session_options_reach_onnxruntime(folder):
         assert options.enable_cpu_mem_arena == arena
         entry = options.get_session_config_entry("session.intra_op.allow_spinning")
         assert entry == str(int(spinning))
+        assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "10"
+
+
+def cpu_flags():
+    """Returns the flags of the processor; empty where the system does not list them."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return set()
+    return {flag for line in lines if line.startswith("flags") for flag in line.split()}
+
+
+@pytest.mark.skipif("avx2" not in cpu_flags(), reason="no list of flags, or another processor")
+def test_8_bit_products_saturate_with_avx2_and_without_vnni():
+    assert session.products_saturate() == (not {"avx_vnni", "avx512_vnni"} & cpu_flags())
+
+
+def product(path, rows=2):
+    """Writes a model of one 8-bit product, whose sums saturate at 16 bits on some processors."""
+    weight = onnx.helper.make_tensor("b", onnx.TensorProto.INT8, [64, 8], [127] * 512)
+    values = [("a", "UINT8", [rows, 64]), ("y", "INT32", [rows, 8])]
+    source, result = (
+        onnx.helper.make_tensor_value_info(name, getattr(onnx.TensorProto, dtype), shape)
+        for name, dtype, shape in values
+    )
+    node = onnx.helper.make_node("MatMulInteger", ["a", "b"], ["y"])
+    opset = onnx.helper.make_opsetid("", 18)
+    graph = onnx.helper.make_graph([node], "product", [source], [result], [weight])
+    onnx.save(onnx.helper.make_model(graph, ir_version=10, opset_imports=[opset]), path)
+    return {"a": np.full((rows, 64), 255, np.uint8)}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 37])
+def test_products_of_the_runtime_and_of_a_proof_are_exact(tmp_path, rows):
+    inputs, exact = product(tmp_path / "product.onnx", rows), 64 * 255 * 127
+    options = session.session_options(threads=1, arena=True, spinning=True)
+    opened = onnxruntime.InferenceSession(tmp_path / "product.onnx", options)
+    (outputs,) = run_exported([tmp_path / "product.onnx"], [inputs]).outputs
+    for found in (opened.run(None, inputs)[0], outputs["y"]):
+        np.testing.assert_array_equal(found, np.full((rows, 8), exact))
+
+
+@pytest.mark.parametrize("saturates", [True, False])
+def test_the_option_for_exact_products_is_set_where_they_saturate(tmp_path, monkeypatch, saturates):
+    """Elsewhere it makes products slower. The proof runs with the same option."""
+    monkeypatch.setattr(session, "products_saturate", lambda: saturates)
+    options = session.session_options(threads=1, arena=True, spinning=True)
+    assert options.get_session_config_entry("session.x64quantprecision") == str(int(saturates))
+    inputs = product(tmp_path / "product.onnx")
+    opened = onnxruntime.InferenceSession(tmp_path / "product.onnx", options)
+    (outputs,) = run_exported([tmp_path / "product.onnx"], [inputs]).outputs
+    np.testing.assert_array_equal(outputs["y"], opened.run(None, inputs)[0])
 
 
 @pytest.mark.parametrize("name", ["threads", "workers"])
