@@ -56,6 +56,8 @@ CONSTRAINT_OPTIONS: Mapping[str, CallOption] = {
 
 # Options of a call that may be at most the constructor's, with their smallest values.
 AT_MOST_DEFAULT: Mapping[str, int] = {"beam_width": 1, "top_k": 1, "no_repeat_ngram_size": 0}
+# Options of a call that have no effect without another one.
+NEEDS: Mapping[str, str] = {"prefix_bias": "biased_prefix"}
 
 
 def check_number(
@@ -75,3 +77,22 @@ def check_option(name: str, value: Any) -> None:
     kind = numbers.Integral if option.dtype == "int32" else numbers.Real
     highest = min(option.highest, 2**31 - 1) if option.dtype == "int32" else option.highest
     check_number(value, name, kind, option.lowest, highest)
+
+
+def check_needs(options: Mapping[str, Any]) -> None:
+    """Raises `ValueError` if an option of a call lacks the one without which it does nothing."""
+    for name, needed in NEEDS.items():
+        if options.get(name) is not None and options.get(needed) is None:
+            raise ValueError(f"{name} has no effect without {needed}. Pass both, or neither.")
+
+
+def check_lengths(min_length: Any, max_length: Any) -> None:
+    """Raises `ValueError` if a sentence has a `max_length` below its `min_length`.
+
+    Args:
+        min_length, max_length: int, or integers (1,) or (B,). A `max_length` below 1 is no limit.
+    """
+    least, most = np.broadcast_arrays(min_length, max_length)
+    if (wrong := np.flatnonzero((most >= 1) & (most < least))).size:
+        least, most = least.flat[wrong[0]], most.flat[wrong[0]]
+        raise ValueError(f"max_length {most} is below min_length {least}. Change one of them.")

@@ -161,6 +161,7 @@ class TransformerModel(DistributedModel):
         dtype = self._policy
         positions = position_encoding(self.positions, dtype=dtype, name=f"{text}_positions")
         self.max_length = positions.max_length
+        in_attention = positions.in_attention and not block.recurrent
         blocks = [
             block(
                 self.num_heads,
@@ -172,7 +173,7 @@ class TransformerModel(DistributedModel):
                 value_dim=self.value_dim,
                 attention_dropout=self.attention_dropout,
                 use_bias=self.use_bias,
-                positions=self.positions if positions.in_attention else None,
+                positions=self.positions if in_attention else None,
                 epsilon=self.epsilon,
                 dtype=dtype,
                 name=f"{side}_block_{i}",
@@ -330,8 +331,8 @@ class Transformer(CachedDecoding, TransformerModel):
 
     Raises:
         ValueError: a size is not positive, `num_heads` does not divide `d_model` while `key_dim` is
-            not set, `positions` is unknown, a sequence is longer than `max_length`, or the output
-            of `encoder` is not (B, S, D).
+            not set, `positions` is unknown, a sequence is longer than `max_length`, the output of
+            `encoder` is not (B, S, D), or an argument has no effect together with `encoder`.
         TypeError: ids are not integers, or `encoder` is not a functional model.
 
     Example:
@@ -408,6 +409,18 @@ class Transformer(CachedDecoding, TransformerModel):
             if isinstance(encoder, keras.Sequential) and encoder.built:
                 encoder = keras.Model(encoder.inputs, encoder.outputs[0], name=encoder.name)
             check_encoder(encoder, target_vocab_size)
+            in_attention = position_encoding(positions).in_attention
+            without_effect = {
+                "reads_end": not reads_end,
+                "num_layers[0]": is_pair,
+                "positions": recurrent_decoder and in_attention,
+            }
+            for name in without_effect:
+                if without_effect[name]:
+                    raise ValueError(
+                        f"{name} has no effect together with encoder=, because it describes the "
+                        "stack that the encoder replaces. Leave it out."
+                    )
             inputs = {
                 x.name: keras.Input(x.shape[1:], None, x.dtype, name=x.name) for x in encoder.inputs
             }

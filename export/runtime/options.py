@@ -14,6 +14,8 @@ from keras_transformer.call_options import (
     AT_MOST_DEFAULT,
     CALL_OPTIONS,
     CONSTRAINT_OPTIONS,
+    check_lengths,
+    check_needs,
     check_option,
 )
 from keras_transformer.export.artefact.messages import shorten
@@ -56,8 +58,10 @@ class OptionReader:
 
         Raises:
             TypeError: a value is neither number nor text.
-            ValueError: the artefact does not take an option, or a number is out of range.
+            ValueError: the artefact does not take an option, a number is out of range, or two
+                options contradict each other.
         """
+        check_needs(options)
         fixed, by_line = {}, {}
         for name, value in options.items():
             if value is None:
@@ -73,7 +77,19 @@ class OptionReader:
                 by_line[name] = iter(value)
             else:
                 fixed[name] = self.stack(name, [self.value(name, value)])
+        if not by_line.keys() & {"min_length", "max_length"}:
+            self.check_lengths(fixed)
         return CallInputs(fixed, by_line)
+
+    def check_lengths(self, inputs: Mapping[str, Any]) -> None:
+        """Raises `ValueError` if the `max_length` of a line is below its `min_length`.
+
+        Args:
+            inputs: dict from names of inputs to values. Others have the exported value.
+        """
+        names = [name for name in ("min_length", "max_length") if name in self._entries]
+        if len(names) == 2:
+            check_lengths(*(inputs.get(name, self._entries[name]["default"]) for name in names))
 
     def value(self, name: str, value: Any) -> Any:
         """Returns the value of an option for one line: a number, or texts as tokens."""

@@ -166,7 +166,7 @@ class Runner:
         count = min(read_ahead, ALL)  # islice refuses larger numbers
         while window := list(itertools.islice(items, count)):
             rows, refused = self._reader.read(window)
-            self._add_options(rows, call.by_line, len(window))
+            self._add_options(rows, call, len(window))
             results = in_batches(run_batch, rows, tokens_per_batch, self._workers)
             for index in range(len(window)):
                 if index in results:
@@ -176,16 +176,17 @@ class Runner:
                 else:
                     yield self._result_maker.empty
 
-    def _add_options(
-        self, rows: dict[int, Row], by_line: dict[str, Iterator[Any]], count: int
-    ) -> None:
+    def _add_options(self, rows: dict[int, Row], call: CallInputs, count: int) -> None:
         """Adds the next values of options that differ by line to the inputs of the rows."""
-        for name, values in by_line.items():
+        for name, values in call.by_line.items():
             taken = list(itertools.islice(values, count))
             if len(taken) < count:
                 raise ValueError(f"`{name}` has fewer values than there are lines.")
             for index, row in rows.items():
                 row.inputs[name] = self._options.value(name, taken[index])
+        if call.by_line.keys() & {"min_length", "max_length"}:
+            for row in rows.values():
+                self._options.check_lengths({**call.fixed, **row.inputs})
 
     def _run_batch(self, rows: list[Row], fixed: dict[str, Array]) -> list[Any]:
         """Returns the results of a batch of rows; `fixed` are inputs that all rows share."""

@@ -61,6 +61,7 @@ class TranslationMaker:
 
     def __init__(self, artefact: Artefact):
         self._decode = artefact.target_tokenizer.decode
+        self._samples = any(x["name"] == signature.SEED for x in artefact.manifest["inputs"])
         has_terms = any(entry["name"] == "terms" for entry in artefact.manifest.get("options", []))
         self._hint = "; do all terms fit into max_length?" if has_terms else ""
         # Tokenizers of the library `tokenizers` do not mark the spaces between words.
@@ -70,18 +71,26 @@ class TranslationMaker:
             self._details = DetailsMaker(*tokenizers)
 
     def result(self, row: Row, outputs: dict[str, Array]) -> Translation:
-        token_ids, scores, details = self._hypotheses(row, outputs)
-        return Translation(self.texts(token_ids), scores, None, details)
+        token_ids, texts, scores, details = self._hypotheses(row, outputs)
+        return Translation(texts, scores, None, details)
 
     def _hypotheses(
         self, row: Row, outputs: dict[str, Array]
-    ) -> tuple[Array, tuple[float, ...], tuple[Details, ...]]:
-        """Returns ids, scores and details of the hypotheses that the search has found."""
+    ) -> tuple[Array, tuple[str, ...], tuple[float, ...], tuple[Details, ...]]:
+        """Returns ids, texts, scores and details of the hypotheses that the search has found.
+
+        Several sequences of pieces may have one text. A list of the best texts has it once, with
+        its best score. Samples stay as they were drawn.
+        """
         scores = outputs[signature.SCORES]
         if np.isnan(scores).any() or scores[0] == -np.inf:
             hint = "" if np.isnan(scores).any() else self._hint
             raise ValueError(f"the model gave the scores {scores.tolist()}{hint}")
-        filled = scores > -np.inf  # -inf stands for a hypothesis that was not found
+        filled = np.flatnonzero(scores > -np.inf)  # -inf: a hypothesis that was not found
+        texts = self.texts(outputs[signature.TOKEN_IDS][filled])
+        if not self._samples:
+            first = {text: place for place, text in reversed(list(enumerate(texts)))}
+            filled, texts = filled[sorted(first.values())], tuple(dict.fromkeys(texts))
         found = {name: outputs[name][filled] for name in BY_HYPOTHESIS if name in outputs}
         token_ids, details = found.pop(signature.TOKEN_IDS), []
         if self._details is not None and found.keys() - {signature.SCORES}:
@@ -89,7 +98,7 @@ class TranslationMaker:
             for i, ids in enumerate(token_ids):
                 parts = {name: array[i] for name, array in found.items()}
                 details.append(self._details.details(source_ids, ids, parts))
-        return token_ids, tuple(scores[filled].tolist()), tuple(details)
+        return token_ids, texts, tuple(scores[filled].tolist()), tuple(details)
 
     def texts(self, rows: Iterable[Array]) -> tuple[str, ...]:
         """Returns the text of each row of ids."""
@@ -102,12 +111,12 @@ class GenerationMaker(TranslationMaker):
     empty: ClassVar[Any] = Generation(("",), (0.0,), None, ("",))
 
     def result(self, row: Row, outputs: dict[str, Array]) -> Generation:
-        token_ids, scores, details = self._hypotheses(row, outputs)
+        token_ids, texts, scores, details = self._hypotheses(row, outputs)
         prompt = _prompt_ids(row)
         full = self.texts(np.r_[prompt, ids] for ids in token_ids)
         (prompt_text,) = self.texts([prompt])
         rows = tuple(tuple(ids[ids != PAD_ID].tolist()) for ids in token_ids)
-        return Generation(self.texts(token_ids), scores, None, full, details, prompt_text, rows)
+        return Generation(texts, scores, None, full, details, prompt_text, rows)
 
 
 class SearchRunner(Runner):
@@ -157,7 +166,7 @@ class SearchRunner(Runner):
         rows, refused = self._reader.read([item])
         if refused:
             raise ValueError(refused[0])
-        self._add_options(rows, call.by_line, 1)
+        self._add_options(rows, call, 1)
         return self._run_steps(rows.get(0), call.fixed, with_prompt)
 
     def _run_steps(
@@ -303,6 +312,8 @@ score 0 |
         self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, **options: Any
     ) -> list[Translation]:
         """Returns all hypotheses of each line with scores. Otherwise as `translate`.
+
+        If several sequences of pieces have one text, it is there once, with its best score.
 
         If the artefact was exported with a search that has `token_scores` or `alignments`, a
         `Translation` has the `details` of each hypothesis: pieces, words, scores of both, and the

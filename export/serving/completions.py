@@ -18,10 +18,11 @@ from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.results import Generation
 from keras_transformer.export.serving.bodies import read_json, request_seconds
 from keras_transformer.export.serving.events import EventStream
-from keras_transformer.export.serving.limits import on_thread_if_large
+from keras_transformer.export.serving.limits import NEW_TOKENS, on_thread_if_large
 from keras_transformer.export.serving.models import Model, Models
 from keras_transformer.export.serving.refusals import Invalid, Refusal, Unknown
 from keras_transformer.export.serving.request_log import Record
+from keras_transformer.export.serving.request_options import check_names
 from keras_transformer.special_ids import END_ID
 
 PREFIX = "/v1/"
@@ -38,6 +39,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 # The same for parameters that only sampling models support.
 _NEUTRAL_OPTIONS: dict[str, tuple[float, ...]] = {"temperature": (0, 1), "top_p": (1,)}
+# The fields of the protocol that are no options of a search; `user` has no effect.
+_FIELDS = ("model", "prompt", "stop", "n", "max_tokens", "stream", "stream_options", "user")
+_STREAM_OPTIONS = ("include_usage", "include_obfuscation")  # the second has no effect
 
 
 class _Parsed(NamedTuple):
@@ -133,9 +137,16 @@ def _parse(models: Models, body: bytes) -> _Parsed:
         raise Invalid(f"{model.name} does not stream. Export it with layout='steps'.")
     if stream and (n > 1 or len(prompts) > 1):
         raise Invalid("A stream has one prompt, and n is 1.")
-    usage = fields.get("stream_options", {})
-    usage = isinstance(usage, dict) and usage.get("include_usage") is True
-    return _Parsed(model, prompts, _options(model, fields, len(prompts)), n, stops, stream, usage)
+    asked = fields.get("stream_options", {})
+    if not isinstance(asked, dict) or asked and not stream:
+        raise Invalid("stream_options is an object, and needs stream to be true.")
+    check_names(asked, _STREAM_OPTIONS, "stream_options")
+    options = _options(model, fields, len(prompts))
+    width = options.get("beam_width", model.description.width)
+    if n > width:
+        raise Invalid(f"n is {n}, and the search of {model.name} gives {width}.")
+    usage = asked.get("include_usage") is True
+    return _Parsed(model, prompts, options, n, stops, stream, usage)
 
 
 def _texts(name: str, value: object) -> list[str]:
@@ -148,7 +159,7 @@ def _texts(name: str, value: object) -> list[str]:
 
 def _options(model: Model, fields: dict[str, Any], count: int) -> dict[str, Any]:
     """Returns the options of the search that have an effect on this model."""
-    options = {name: value for name, value in fields.items() if name != "max_tokens"}
+    options = dict(fields)
     for name, values in _NEUTRAL_OPTIONS.items():
         if name not in model.description.options and options.get(name) in values:
             del options[name]
@@ -157,8 +168,14 @@ def _options(model: Model, fields: dict[str, Any], count: int) -> dict[str, Any]
     if not model.description.samples:
         options.pop("seed", None)
     if "max_tokens" in fields:
-        options["max_length"] = fields["max_tokens"]
-    return model.checked_options(options, count)
+        given = fields["max_tokens"]
+        most = given if isinstance(given, list) else [given]
+        if not all(type(one) is int and 1 <= one <= NEW_TOKENS for one in most):
+            raise Invalid(f"max_tokens is an integer from 1 to {NEW_TOKENS}, not {shorten(given)}.")
+        if "max_length" in fields:
+            raise Invalid("max_tokens and max_length are the same. Pass one of them.")
+        options["max_length"] = given
+    return model.checked_options(options, count, (*_FIELDS, *_NEUTRAL))
 
 
 def _completed(parsed: _Parsed, results: list[Generation], prompt_tokens: int) -> dict[str, Any]:
@@ -167,10 +184,6 @@ def _completed(parsed: _Parsed, results: list[Generation], prompt_tokens: int) -
     for number, result in enumerate(results, 1):
         if result.error is not None:
             raise Invalid(f"Prompt {number} is not continued: {result.error}")
-        if len(result.texts) < parsed.n:
-            raise Invalid(
-                f"n is {parsed.n}, and the search of {parsed.model.name} gives {len(result.texts)}."
-            )
         tokens += sum(map(len, result.token_ids[: parsed.n]))
         for index, text in enumerate(result.full_texts[: parsed.n]):
             text = text[len(result.prompt_text) :]

@@ -42,6 +42,7 @@ class Description:
         samples: bool, whether results depend on a seed.
         streams: bool, whether `run_stream` works: a language model with the layout "steps".
         hears: bool, whether `run_stream` transcribes sound files: a Whisper model.
+        width: int, the number of hypotheses or samples of a line.
         options: dict from the names of the options that a request may set to their dtype and rank.
     """
 
@@ -50,6 +51,7 @@ class Description:
     samples: bool
     streams: bool = False
     hears: bool = False
+    width: int = 1
     options: dict[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
 
 
@@ -211,7 +213,7 @@ class Engine:
         try:
             yield description, runner
         except ValueError as error:
-            raise Invalid(f"The model refuses the request: {error!r}") from error
+            raise Invalid(f"The model refuses the request: {error}") from error
         except Exception as error:  # of any kind: clients do not get its text
             logger.exception("a batch has failed")
             raise Refusal(FAILED) from error
@@ -255,10 +257,12 @@ class Engine:
             for entry in manifest.get("options", [])
         }
         streams = manifest.get("layout") == "steps" and isinstance(runners[0], Generator)
-        hears = (manifest.get("search") or {}).get("class_name") == "SpeechSearch"
-        samples = runners[0].samples
-        description = Description(manifest["task"], version, samples, streams, hears, options)
-        return description, idle
+        search = manifest.get("search") or {}
+        hears = search.get("class_name") == "SpeechSearch"
+        config = search.get("config", {})
+        width = config.get("beam_width", config.get("num_samples", 1))
+        samples, task = runners[0].samples, manifest["task"]
+        return Description(task, version, samples, streams, hears, width, options), idle
 
     def _manifest_identity(self) -> tuple[int, int, int] | None:
         """Returns a value that changes with the manifest; None if there is none."""

@@ -20,6 +20,7 @@ from keras_transformer.export.serving.limits import on_thread_if_large
 from keras_transformer.export.serving.models import Model, Models
 from keras_transformer.export.serving.refusals import Invalid
 from keras_transformer.export.serving.request_log import Record
+from keras_transformer.export.serving.request_options import check_names
 
 _HEADER = "Inference-Header-Content-Length"
 
@@ -86,6 +87,7 @@ def _model(models: Models, request: Request) -> Model:
 def _parse(models: Models, model: Model, headers: Headers, body: bytes) -> _Parsed:
     header, binary = _split(body, headers)
     fields = read_json(header)
+    check_names(fields, tensors.FIELDS)
     tensor = tensors.get_input(fields)
     items = _elements(tensor, binary, models.limits.lines)
     inference = tensors.parse(models, model, fields, tensor["shape"], items)

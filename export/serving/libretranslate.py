@@ -26,7 +26,8 @@ from keras_transformer.export.serving.request_log import Record
 _PAIR = re.compile(r"([a-z]{2,3})-([a-z]{2,3})")
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
 _FORMATS = {"text": plain_parts, "html": html_parts}
-_FIELDS = ("q", "source", "target", "format", "alternatives", "api_key")
+# The fields of the protocol. Keys of access have no effect: the service has none.
+_FIELDS = ("q", "source", "target", "format", "alternatives", "api_key", "secret")
 _NO_DETECTION = "These models do not detect languages: name the source."
 
 
@@ -113,7 +114,7 @@ def _parse(models: Models, content_type: str, body: bytes) -> _Parsed:
     models.admission.check_lines(sum(isinstance(part, Unit) for one in parts for part in one))
     documents = [Document(one, fields["source"]) for one in parts]
     models.admission.check_lines(sum(len(document.sentences) for document in documents))
-    options = model.checked_options({name: fields[name] for name in fields if name not in _FIELDS})
+    options = model.checked_options(fields, fields=_FIELDS)
     return _Parsed(model, documents, is_list, int(digits), options)
 
 
@@ -159,7 +160,11 @@ def _response(parsed: _Parsed, results: list[Any]) -> Response:
     best, *others = texts
     fields: dict[str, list[Any]] = {"translatedText": best}
     if parsed.alternatives:
-        fields["alternatives"] = [[text[n] for text in others] for n in range(len(best))]
+        # Sentences have numbers of hypotheses of their own, so a document may repeat.
+        fields["alternatives"] = [
+            list(dict.fromkeys(text[n] for text in others if text[n] != best[n]))
+            for n in range(len(best))
+        ]
     if parsed.is_list:
         return JSONResponse(fields)
     return JSONResponse({name: values[0] for name, values in fields.items()})

@@ -7,7 +7,7 @@ the log are applied here, and so are the same for every protocol.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_transformer.export.artefact.messages import shorten
@@ -81,7 +81,10 @@ class Model:
         return getattr(self.pool, "in_use", self._description)
 
     def checked_options(
-        self, values: Mapping[str, Any], lines: int | None = None
+        self,
+        values: Mapping[str, Any],
+        lines: int | None = None,
+        fields: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Returns the checked options of a request: `seed`, `glossary`, options of the search.
 
@@ -89,12 +92,17 @@ class Model:
         checks the range of numbers.
 
         Args:
-            values: dict from names to values. `None` and names that no search has are left out.
+            values: dict from names to values. `None` counts as not passed.
             lines: int, number of lines of the request. An option may then be a list with a value
                 for each line. Defaults to `None`: the number is not known, so one value applies to
                 all lines.
+            fields: sequence of str, the names that the protocol defines. They are left out.
+
+        Raises:
+            Invalid: a name is neither an option of the model nor a field of the protocol, or a
+                value is wrong.
         """
-        return checked_options(self.name, self.description, values, lines)
+        return checked_options(self.name, self.description, values, lines, fields)
 
 
 class Models:

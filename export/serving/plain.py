@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.runtime.lines import Format, format_result
 from keras_transformer.export.serving.bodies import check_encoding, request_seconds, unless_gone
 from keras_transformer.export.serving.limits import ROOM_SECONDS, WINDOW
@@ -86,16 +87,14 @@ class _Lines:
 
 def _options(query: QueryParams, model: Model) -> tuple[Format, dict[str, Any]]:
     """Returns the format of the response, and the options of the search."""
-    passed = {name: query.getlist(name) for name in query if name != "format"}
+    passed = {name: query.getlist(name) for name in query}
     form = query.get("format", "text")
+    if form not in _FORMATS:
+        raise Invalid(f"format is one of {', '.join(_FORMATS)}, not {shorten(form)}.")
     options = model.checked_options(
-        {name: values if len(values) > 1 else values[0] for name, values in passed.items()}
+        {name: values if len(values) > 1 else values[0] for name, values in passed.items()},
+        fields=("format",),
     )
-    if form not in _FORMATS or len(options) < len(passed):
-        known = ("format", "seed", *model.description.options)
-        raise Invalid(
-            f"Options are {', '.join(known)}. The format is one of {', '.join(_FORMATS)}."
-        )
     return _FORMATS[form], options
 
 

@@ -2,11 +2,10 @@
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from keras_transformer.call_options import CALL_OPTIONS, CONSTRAINT_OPTIONS
-from keras_transformer.export.artefact.messages import shorten
+from keras_transformer.export.artefact.messages import nearest, shorten
 from keras_transformer.export.artefact.signature import MOST_SEED, SEED
 from keras_transformer.export.runtime.options import terms_of_lines
 from keras_transformer.export.serving.engine import Description
@@ -18,13 +17,34 @@ from keras_transformer.text.glossary import Glossary
 GLOSSARY = "glossary"
 
 
+def check_names(names: Iterable[str], known: Iterable[str], place: str = "request") -> None:
+    """Raises `Invalid` for a name that is not known.
+
+    Args:
+        names: the names that a request has.
+        known: the names that the protocol defines.
+        place: str, the part of the request that has them.
+    """
+    for name in names:
+        if name not in known:
+            meant = nearest(name, known)
+            raise Invalid(
+                f"The {place} has the unknown field {shorten(name)}.{meant} "
+                f"The known fields are: {', '.join(known)}."
+            )
+
+
 def checked_options(
-    model: str, description: Description, values: Mapping[str, Any], lines: int | None
+    model: str,
+    description: Description,
+    values: Mapping[str, Any],
+    lines: int | None,
+    fields: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Returns the options of a request to a model; see `Model.checked_options`."""
     known, options = description.options, {}
     for name, value in values.items():
-        if value is None:
+        if value is None or name in fields:
             continue
         if name == SEED:
             options[name] = _seed(model, description, value)
@@ -32,9 +52,10 @@ def checked_options(
             options[name] = _glossary(value)
         elif name in known:
             options[name] = _option(name, value, *known[name], lines)
-        elif name in (*CALL_OPTIONS, *CONSTRAINT_OPTIONS, GLOSSARY):
-            has = ", ".join(known) or "none"
-            raise Invalid(f"{model} does not take {name}. Its options are: {has}.")
+        else:
+            meant = nearest(name, [*known, SEED, GLOSSARY, *fields])
+            has = ", ".join([*known, *[GLOSSARY] * ("terms" in known)]) or "none"
+            raise Invalid(f"{model} does not take {name:.100}.{meant} Its options are: {has}.")
     return options
 
 

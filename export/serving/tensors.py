@@ -23,8 +23,14 @@ from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.runtime.lines import Format, format_result
 from keras_transformer.export.serving.models import Model, Models
 from keras_transformer.export.serving.refusals import Invalid
+from keras_transformer.export.serving.request_options import check_names
 
 INPUT, OUTPUTS = "text", ("text", "result", "error")
+# The fields of the protocol. `priority` has no effect, and `content_type` names a codec of clients.
+FIELDS = ("id", "inputs", "outputs", "parameters")
+_PARAMETERS = ("timeout", "priority", "binary_data_output")
+_INPUT_FIELDS = ("name", "shape", "datatype", "parameters", "data")
+_INPUT_PARAMETERS = ("binary_data_size", "content_type")
 MAX_INTEGER = 2**63  # integers are below it, as in the protocol over gRPC
 # The metadata of the server.
 SERVER: dict[str, Any] = {
@@ -85,8 +91,11 @@ def get_input(fields: Fields) -> Fields:
     fits = isinstance(shape, list) and 1 <= len(shape) <= 8
     if not fits or not all(type(size) is int and 0 <= size < MAX_INTEGER for size in shape):
         raise Invalid(f"The shape is one to eight sizes, such as [2, 1], not {shorten(shape)}.")
-    if "shared_memory_region" in get_object(tensor, "parameters"):
+    parameters = get_object(tensor, "parameters")
+    if "shared_memory_region" in parameters:
         raise Invalid("Shared memory is not supported: send the data.")
+    check_names(tensor, _INPUT_FIELDS, "input")
+    check_names(parameters, _INPUT_PARAMETERS, "parameters of the input")
     return tensor
 
 
@@ -110,7 +119,7 @@ def parse(
     if len(items) != size:
         raise Invalid(f"The shape of {INPUT!r} asks for {size} elements; there are {len(items)}.")
     parameters = get_object(fields, "parameters")
-    options = model.checked_options(parameters, len(items))
+    options = model.checked_options(parameters, len(items), _PARAMETERS)
     seconds = _timeout(parameters.get("timeout"))
     return Inference(items, shape, _outputs(get_objects(fields, "outputs")), options, seconds)
 
@@ -122,7 +131,7 @@ def _outputs(tensors: list[Fields]) -> list[str]:
         if name not in OUTPUTS:
             raise Invalid(f"There is no output {shorten(name)}. There are: {', '.join(OUTPUTS)}.")
     for tensor in tensors:
-        if get_object(tensor, "parameters").keys() & {"classification", "shared_memory_region"}:
+        if get_object(tensor, "parameters").keys() - {"binary_data"}:
             raise Invalid("The only known parameter of an output is binary_data.")
     if len(tensors) > len(set(names)):
         raise Invalid("The request names an output twice.")

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from keras_transformer.export.artefact.messages import shorten
+from keras_transformer.export.artefact.messages import nearest, shorten
 from keras_transformer.export.artefact.transcripts import FORMATS
 from keras_transformer.export.serving.bodies import read_form, request_seconds
 from keras_transformer.export.serving.completions import error_body
@@ -88,7 +88,8 @@ def _parse(models: Models, content_type: str, body: bytes, task: str) -> _Parsed
     ]
     for name, values in fields.items():
         if name not in KNOWN:
-            raise Invalid(f"{shorten(name)} is not supported. Leave it out.")
+            meant = nearest(name, (*KNOWN, "timestamp_granularities"))
+            raise Invalid(f"{shorten(name)} is not supported.{meant} Leave it out.")
         if len(values) > 1:
             raise Invalid(f"{name} is passed {len(values)} times.")
     # An empty field counts as absent, as in HTML forms.

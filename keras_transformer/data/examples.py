@@ -196,6 +196,15 @@ def are_blank(lines: Sequence[str]) -> Array:
     return np.array([not line.strip() for line in lines], bool)
 
 
+def refuse_without(needed: str, **values: Any) -> None:
+    """Raises `ValueError` for a value that is not `None`: it has no effect without `needed`."""
+    for name, value in values.items():
+        if value is not None:
+            raise ValueError(
+                f"{name}={value!r} has no effect without {needed}. Pass both, or neither."
+            )
+
+
 def label_ids(
     labels: Sequence[Any], label_names: Sequence[Any] | None = None
 ) -> tuple[Ids, list[str]]:

@@ -17,6 +17,7 @@ from keras_transformer.data.examples import (
     check_counts_agree,
     label_ids,
     pad_labels,
+    refuse_without,
     text_rows,
 )
 from keras_transformer.data.plan import BatchOptions
@@ -57,7 +58,7 @@ def feature_batches(
             numbers (int).
         tokenizer: `Tokenizer`, or `None`.
         tokens_per_batch: int, limit of `B * S` and of `B * T`.
-        name: str, name of the model's input.
+        name: str, name of the model's input beside "target_ids". Defaults to "features".
         label_names: sequence of str, the names in the order of their ids. Defaults to `None`: the
             names that occur, sorted.
         max_length: int or `None`. Sequences with more frames or tokens are left out.
@@ -94,9 +95,11 @@ def feature_batches(
     frames, classes, names = Rows.of(features), None, None
     columns, empty = {"source": frames}, frames.lengths == 0
     if tokenizer is None:
+        refuse_without("tokenizer", name=None if name == "features" else name)
         classes, names = label_ids(targets, label_names)
         collate = _collate_classes
     else:
+        refuse_without("classes as targets", label_names=label_names)
         texts = checked_strings(targets, "targets")
         columns["target"] = text_rows(tokenizer, texts, None)
         empty |= are_blank(texts)

@@ -20,6 +20,7 @@ from keras_transformer.data.examples import (
     check_draws,
     label_ids,
     pad_labels,
+    refuse_without,
     text_rows,
 )
 from keras_transformer.data.plan import BatchOptions
@@ -176,7 +177,9 @@ def tagging_batches(
         sampling = {"texts": tagged, "draw": draw}
     empty = np.array([not words for words in sentences], bool)
     columns, labels = {"source": Rows.of(rows, **sampling)}, None
-    if sentence_labels is not None:
+    if sentence_labels is None:
+        refuse_without("sentence_labels", sentence_label_names=sentence_label_names)
+    else:
         check_counts_agree(sentences=sentences, sentence_labels=sentence_labels)
         labels, _ = label_ids(sentence_labels, sentence_label_names)
     examples = Examples("sentence", columns, empty, _collate_tags, labels)

@@ -11,7 +11,14 @@ from typing import Any, Self
 import numpy as np
 
 from keras_transformer.data.batches import Dataset, make_dataset
-from keras_transformer.data.examples import Examples, Rows, are_blank, encode_rows, text_rows
+from keras_transformer.data.examples import (
+    Examples,
+    Rows,
+    are_blank,
+    encode_rows,
+    refuse_without,
+    text_rows,
+)
 from keras_transformer.data.plan import BatchOptions, check_count
 from keras_transformer.data.translation import shift_targets
 from keras_transformer.padding import pad_rows
@@ -56,7 +63,7 @@ def language_model_batches(
         stride: int, tokens from one window to the next. Defaults to `None`: `window`.
         begin: bool. If True, windows start with the begin token, as prompts do when the model
             generates, and their T labels are T tokens of the text. If False, they start within the
-            text.
+            text. Documents without `window` always have it.
         sampling_alpha: float or `None`. If given, each epoch draws other segmentations, as in
             `translation_batches`. Not with `window`.
         **options: other fields of `BatchOptions`; `max_length` and `bucket_boundaries` not with
@@ -80,6 +87,7 @@ def language_model_batches(
     """
     is_file = isinstance(texts, str | os.PathLike)
     if window is None:
+        refuse_without("window", stride=stride, begin=None if begin else begin)
         batch_options = BatchOptions(tokens_per_batch, **options)
         lines = read_lines(texts) if is_file else checked_strings(texts, "texts")
         columns = {"target": text_rows(tokenizer, lines, sampling_alpha)}

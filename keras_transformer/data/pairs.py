@@ -18,6 +18,7 @@ from keras_transformer.data.examples import (
     encode_rows,
     label_ids,
     pad_labels,
+    refuse_without,
     text_rows,
 )
 from keras_transformer.data.plan import BatchOptions
@@ -91,7 +92,9 @@ def pair_batches(
     if labels is not None:
         check_counts_agree(texts=first, labels=labels)
         classes, names = label_ids(labels, label_names)
-    elif batch_options.static_shapes or batch_options.batch_multiple > 1:
+    else:
+        refuse_without("labels", label_names=label_names)
+    if labels is None and (batch_options.static_shapes or batch_options.batch_multiple > 1):
         raise ValueError(
             "Without labels the model chooses among the second texts of a batch, which would "
             "include rows of padding: leave out static_shapes and batch_multiple."

@@ -32,7 +32,8 @@ class BaseLayer(keras.Layer):
       sublayers calls `restore_sublayers` at the end of `build`.
     - Operations such as `a + b` drop the Keras mask of a tensor without a warning, and padding
       would then change the results. A layer that reads masks refuses such a tensor while a
-      functional model is built. A saved model loads with a warning instead.
+      functional model is built. A saved model loads with a warning instead. In a subclassed model,
+      the layer warns when TensorFlow traces the model.
 
     Args:
         **kwargs: `name`, `dtype` and `trainable`; and `sublayers`, settings of a saved layer.
@@ -72,7 +73,21 @@ class BaseLayer(keras.Layer):
     def compute_output_shape(self, input_shape: Shape, *other_shapes: Shape) -> Shape:
         return input_shape
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Only tensors of a graph have a history. A layer of a functional model was checked before.
+        first = next(iter((*args, *kwargs.values())), None)
+        if self.reads and not self._inbound_nodes and hasattr(first, "graph"):
+            self._check_masks(args, kwargs, may_refuse=False)
+        return super().__call__(*args, **kwargs)
+
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        given = self._check_masks(args, kwargs, may_refuse=not self._loaded)
+        if given.get("return_attention_scores"):
+            return keras.Operation.compute_output_spec(self, *args, **kwargs)  # traces `call`
+        return super().compute_output_spec(*args, **kwargs)
+
+    def _check_masks(self, args: Any, kwargs: Any, may_refuse: bool) -> dict[str, Any]:
+        """Refuses or reports inputs whose Keras mask was lost; returns the arguments by name."""
         bound = inspect.signature(self.call).bind_partial(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
@@ -80,8 +95,10 @@ class BaseLayer(keras.Layer):
             # Under a causal mask, padding on the right changes only outputs of padding. Attention
             # to the encoder output has no causal mask.
             is_causal = explicit == "attention_mask" and given.get("use_causal_mask")
+            if is_causal or given.get(explicit) is not None:
+                continue
             operation = lost_at(given.get(name))
-            if operation is None or is_causal or given.get(explicit) is not None:
+            if operation is None:
                 continue
             message = (
                 f"{type(self).__name__} {self.name!r} was passed a tensor whose Keras mask was "
@@ -90,43 +107,59 @@ class BaseLayer(keras.Layer):
                 "keras.layers.Add()([a, b]) if both have a mask, or pass the mask yourself, such "
                 "as keras_transformer.padding_mask(ids)."
             )
-            if not self._loaded:
+            if may_refuse:
                 raise ValueError(message)
-            warnings.warn(message, stacklevel=2)
-        if given.get("return_attention_scores"):
-            return keras.Operation.compute_output_spec(self, *args, **kwargs)  # traces `call`
-        return super().compute_output_spec(*args, **kwargs)
+            warnings.warn(message, stacklevel=3)
+        return given
 
 
-def lost_at(tensor: Tensor | None) -> keras.Operation | None:
-    """Finds the operation of a functional model that dropped a tensor's Keras mask.
+def lost_at(tensor: Tensor | None) -> Any:
+    """Finds the operation that dropped a tensor's Keras mask.
 
-    It follows (B, T, ...) back while batch size and length stay the same. It skips layers that do
-    not support masks, because Keras warns about them.
+    It follows (B, T, ...) back while batch size and length stay the same, and through the
+    reshaped product of a `Dense` layer. It skips layers that do not support masks, because Keras
+    warns about them.
 
     Args:
-        tensor: tensor of a functional model. Any other tensor has no history and gives `None`.
+        tensor: tensor of a functional model, or of a TensorFlow graph: then each loss is found
+            once. Any other tensor has no history and gives `None`.
 
     Returns:
-        The operation, or `None` if no mask was lost.
+        `keras.Operation` or `tf.Operation`, or `None` if no mask was lost.
     """
     pending, seen = [tensor], set()
     while pending:
         output = pending.pop()
-        history = getattr(output, "_keras_history", None)
         has_mask = getattr(output, "_keras_mask", None) is not None
-        if history is None or has_mask or id(output) in seen:
+        operation, inputs = _origin(output)
+        known = id(output) in seen or getattr(output, "_lost_mask_was_sought", False)
+        if operation is None or has_mask or known:
             continue
         seen.add(id(output))
-        operation = history.operation
-        for given in operation._inbound_nodes[history.node_index].input_tensors:
-            if given.shape[:2] != output.shape[:2]:
-                continue
+        if output is tensor and hasattr(tensor, "graph"):
+            # The layers after this one, and inside it, do not report the same loss again.
+            tensor._lost_mask_was_sought = True
+        is_product = getattr(operation, "type", None) in ("Reshape", "MatMul")
+        for given in inputs[:1] if is_product else inputs:
+            is_same = given.shape[:2] == tensor.shape[:2]
             if getattr(given, "_keras_mask", None) is None:
-                pending.append(given)
-            elif isinstance(operation, _MERGES) or not isinstance(operation, keras.Layer):
+                if is_same or is_product:
+                    pending.append(given)
+            elif is_same and (
+                isinstance(operation, _MERGES) or not isinstance(operation, keras.Layer)
+            ):
                 return operation
     return None
+
+
+def _origin(tensor: Tensor | None) -> tuple[Any, Any]:
+    """Returns the operation that made a tensor and its inputs; `None` without a history."""
+    history = getattr(tensor, "_keras_history", None)
+    if history is not None:
+        operation = history.operation
+        return operation, operation._inbound_nodes[history.node_index].input_tensors
+    operation = getattr(tensor, "op", None)  # eager tensors have none
+    return operation, getattr(operation, "inputs", ())
 
 
 def sublayer_settings(layer: keras.Layer) -> dict[str, Any]:

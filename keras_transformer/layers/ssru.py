@@ -127,8 +127,8 @@ def _running(gates: Tensor, updates: Tensor) -> Tensor:
 class RecurrentDecoderBlock(DecoderBlock):
     """A `DecoderBlock` with an `SSRU` instead of self-attention.
 
-    A search keeps one state (B, W, D) for it instead of all keys and values. `positions` has no
-    effect. `return_attention_scores` returns "cross" only.
+    A search keeps one state (B, W, D) for it instead of all keys and values. It reads positions in
+    their order, so `positions` raises `ValueError`. `return_attention_scores` returns "cross" only.
 
     Weights: the weights of `DecoderBlock`, with the three of `SSRU` below `self_attention/`.
     Otherwise use it like `DecoderBlock`, with an `attention_mask` of shape (B, T).
@@ -144,6 +144,11 @@ class RecurrentDecoderBlock(DecoderBlock):
     recurrent = True
 
     def _make_self_attention(self, input_shape: Shape) -> SSRU:
+        if self._positions_config is not None:
+            raise ValueError(
+                f"positions={self._positions_config!r} was passed, but an SSRU has no attention to "
+                "add them to. It reads positions in their order: leave positions out."
+            )
         unit = SSRU(dtype=self.dtype_policy, name="self_attention")
         unit.build(input_shape)
         return unit

@@ -13,7 +13,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.call_options import AT_MOST_DEFAULT, CALL_OPTIONS, check_option
+from keras_transformer.call_options import (
+    AT_MOST_DEFAULT,
+    CALL_OPTIONS,
+    check_lengths,
+    check_needs,
+    check_option,
+)
 from keras_transformer.decoding import START_IDS, Alignments, SearchModel
 from keras_transformer.search import loop
 from keras_transformer.search.constraints import Constraint, check_constraints, start_constraints
@@ -129,13 +135,19 @@ class Search(loop.StepSearch):
         Raises:
             TypeError: if ids are not integers, if `model` lacks a method, or if an argument has the
                 wrong type.
-            ValueError: if an argument is out of range, if shapes do not fit, if a prompt or a
-                prefix has padding before a token, or if Keras' backend is not TensorFlow. Inside a
-                `tf.function` padding is not checked, and misplaced padding gives wrong tokens.
+            ValueError: if an argument is out of range, if `max_length` is below `min_length`, if
+                shapes do not fit, if a prompt or a prefix has padding before a token, or if Keras'
+                backend is not TensorFlow. Inside a `tf.function` the values of tensors are not
+                checked, and misplaced padding gives wrong tokens.
         """
         options = {"max_length": max_length, **options}
         self._check_call(options)
-        return self._search(model, read_inputs(model, source_ids, options, self.call_defaults))
+        inputs = read_inputs(model, source_ids, options, self.call_defaults)
+        lengths = [options.get("min_length"), max_length]
+        if not any(tf.is_symbolic_tensor(value) for value in lengths):
+            least, most = lengths
+            check_lengths(self.min_length if least is None else least, -1 if most is None else most)
+        return self._search(model, inputs)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
@@ -197,10 +209,7 @@ class Search(loop.StepSearch):
                     f"{name} of a call must be from {least} to the search's {most}, got {value}. "
                     f"Make a search with a larger {name}."
                 )
-        least, most = options.get("min_length"), options.get("max_length")
-        least = self.min_length if least is None else least
-        if isinstance(least, Integral) and isinstance(most, Integral) and 1 <= most < least:
-            raise ValueError(f"max_length {most} is below min_length {least}. Change one of them.")
+        check_needs(options)
 
     def _search(self, model: SearchModel, inputs: dict[str, Any]) -> SearchResult:
         """Compiles the search once for each model in eager code; traces it in a graph."""

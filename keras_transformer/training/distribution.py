@@ -27,6 +27,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.training.losses import check_class_weight
 from keras_transformer.training.model_losses import ModelLoss
 from keras_transformer.training.optimizers import build_optimizer, clips, inner_optimizer
 
@@ -42,6 +43,14 @@ class DistributedModel(keras.Model):
 
     train_function: Any
     test_function: Any
+
+    @functools.wraps(keras.Model.fit)
+    def fit(self, x: Any = None, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
+        spec, outputs = getattr(x, "element_spec", None), getattr(self, "outputs", [])
+        if isinstance(spec, tuple) and hasattr(spec[-1], "shape") and len(outputs) == 1:
+            # Before Keras reads a batch, because it may have no weight for a number of a position.
+            check_class_weight(spec[-1], outputs[0])
+        return super().fit(x, *args, class_weight=class_weight, **kwargs)
 
     def make_train_function(self, force: bool = False) -> Callable[..., Any]:
         """Returns the function that `fit` calls with an iterator for each execution."""
@@ -71,6 +80,8 @@ class DistributedModel(keras.Model):
         training: bool = True,
     ) -> Any:
         """Computes the loss of a batch, with the terms of a `ModelLoss`."""
+        if sample_weight is not None and hasattr(y, "shape") and hasattr(y_pred, "shape"):
+            check_class_weight(y, y_pred)
         if not isinstance(self.loss, ModelLoss):
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         with self.loss.called_by_model(self, x, training):

@@ -4,6 +4,7 @@ Shapes: B batch, T target length, N = B T tokens, flattened; V vocabulary, or nu
 With one label per row T is absent and N = B.
 """
 
+import inspect
 from typing import Any
 
 import keras
@@ -28,21 +29,50 @@ def token_weights(labels: Tensor, sample_weight: Tensor = None, pad_id: int = 0)
         Float32 tensor of the labels' shape.
 
     Raises:
-        ValueError: `sample_weight` has another rank than 1 or 2.
+        ValueError: `sample_weight` has another rank than 1 or 2, or a weight per token where each
+            row has one label.
     """
     weights = ops.cast(ops.not_equal(labels, pad_id), "float32")
     if sample_weight is None:
         return weights
     sample_weight = ops.convert_to_tensor(sample_weight, dtype="float32")
     rank = len(sample_weight.shape)
-    if len(labels.shape) == 1 and rank in (1, 2):
+    if len(labels.shape) == 1 and (rank == 1 or sample_weight.shape[1:] == (1,)):
         return weights * (sample_weight if rank == 1 else sample_weight[:, 0])
-    if rank not in (1, 2):
+    if rank not in (1, 2) or len(labels.shape) == 1:
         raise ValueError(
             "sample_weight must be one weight per sentence, shape (B,), or per token, shape "
-            f"(B, T), but its shape is {tuple(sample_weight.shape)}."
+            f"(B, T), but its shape is {tuple(sample_weight.shape)} and the shape of the labels is "
+            f"{tuple(labels.shape)}."
         )
     return weights * (sample_weight[:, None] if rank == 1 else sample_weight)
+
+
+def check_class_weight(labels: Tensor, outputs: Tensor) -> None:
+    """Raises `ValueError` if `fit` has `class_weight` and the labels belong to positions.
+
+    Keras then takes the argmax over the positions of a row as its class, so the weights of classes
+    have no effect.
+
+    Args:
+        labels: tensor of labels, or its specification.
+        outputs: tensor (..., V), the output of the model.
+    """
+    if len(labels.shape) < 2 or len(outputs.shape) != len(labels.shape) + 1:
+        return
+    frame = inspect.currentframe()  # Keras passes the loss only the weights of the rows
+    while frame is not None:
+        if frame.f_code.co_name in ("fit", "train_on_batch") and "class_weight" in frame.f_locals:
+            if frame.f_locals["class_weight"] is None:
+                return
+            raise ValueError(
+                f"class_weight was passed, and the labels {tuple(labels.shape)} are one for each "
+                "position. Keras weights whole rows by it, so it cannot weight positions. Pass "
+                "sample_weight of the labels' shape instead: weights[np.maximum(labels, 0)] with "
+                "an array of one weight per class, or for a dataset "
+                "dataset.map(lambda x, y: (x, y, tf.gather(weights, tf.maximum(y, 0))))."
+            )
+        frame = frame.f_back
 
 
 def flat_tokens(
@@ -65,7 +95,7 @@ def flat_tokens(
         padding, else 1 or the sample weight. A negative label of padding becomes 0.
 
     Raises:
-        ValueError: the shapes do not fit together, or see `token_weights`.
+        ValueError: the shapes do not fit together, or see `token_weights` and `check_class_weight`.
     """
     labels = ops.cast(y_true, "int32")
     logits = ops.cast(y_pred, "float32")
@@ -78,6 +108,8 @@ def flat_tokens(
             "Labels must have shape (B, T) and logits (B, T, V) with the same B and T, or (B,) and "
             f"(B, V), but the shapes are {tuple(labels.shape)} and {tuple(logits.shape)}."
         )
+    if sample_weight is not None:
+        check_class_weight(labels, logits)
     weights = token_weights(labels, sample_weight, pad_id)  # (B, T)
     if pad_id < 0:
         labels = ops.maximum(labels, 0)  # an index into the logits

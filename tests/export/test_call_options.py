@@ -55,11 +55,14 @@ def check(model, tokenizer, found, search, **options):
     source_ids = pad_rows([[*row, 3] for row in tokenizer.encode(LINES)])
     expected = search(model, source_ids, **{"max_length": MAX_LENGTH, **options})
     for result, rows, scores in zip(found, *(part.numpy() for part in expected[:2]), strict=True):
-        exists = scores > -np.inf
+        texts = [text.replace("\0", "\ufffd") for text in tokenizer.decode(rows)]
+        # A list of texts has each of them once.
+        exists = [
+            i for i in range(len(texts)) if scores[i] > -np.inf and i == texts.index(texts[i])
+        ]
         assert result.error is None
         np.testing.assert_allclose(result.scores, scores[exists], rtol=1e-4)
-        texts = [text.replace("\0", "\ufffd") for text in tokenizer.decode(rows[exists])]
-        assert list(result.texts) == texts
+        assert list(result.texts) == [texts[i] for i in exists]
 
 
 @pytest.mark.full
@@ -113,6 +116,16 @@ def test_a_smaller_beam_width_gives_the_results_of_a_narrower_search(translator,
         ({"max_length": [5] * 5}, ValueError, "`max_length` has 5 values, but there are 4 lines"),
         ({"max_length": iter([5])}, ValueError, "`max_length` has fewer values than there are"),
         ({"target_prefix": 5}, TypeError, "`target_prefix` must be a text, got 5"),
+        ({"max_length": 3, "min_length": 4}, ValueError, "max_length 3 is below min_length 4"),
+        ({"min_length": 9}, ValueError, "max_length 7 is below min_length 9"),
+        ({"max_length": [9, 3, 9, 9], "min_length": 4}, ValueError, "3 is below min_length 4"),
+        ({"max_length": 3, "min_length": [1, 4, 1, 1]}, ValueError, "3 is below min_length 4"),
+        (
+            {"max_length": [9, 9, 9, 5], "min_length": [1, 4, 6, 6]},
+            ValueError,
+            "max_length 5 is below min_length 6",
+        ),
+        ({"prefix_bias": 0.5}, ValueError, "prefix_bias has no effect without biased_prefix"),
     ],
 )
 def test_errors_name_the_wrong_option(translator, options, error, words):

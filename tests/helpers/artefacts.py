@@ -151,7 +151,8 @@ def expected_hypotheses(tokenizer, line):
     score = np.float32(sum(ids) + END_ID) * np.float32(-0.001)
     scores = (float(score), float(score + np.float32(-1)))
     texts = tokenizer.decode(best), tokenizer.decode(ids)
-    return tuple(text.replace("\0", signature.REPLACEMENT) for text in texts), scores
+    texts = dict.fromkeys(text.replace("\0", signature.REPLACEMENT) for text in texts)
+    return tuple(texts), scores[: len(texts)]
 
 
 assert BEGIN_ID < END_ID  # `shifted` moves ids after the end token

@@ -132,3 +132,130 @@ def test_masks_of_nested_models_count():
     rows = np.array([[5, 7, 3]], "int32")
     padded = np.pad(rows, [(0, 0), (0, 2)])
     assert_close(model([padded, padded]), numpy64(model([rows, rows])))
+
+
+class Own(keras.Model):
+    """A model as TensorFlow's tutorials write it."""
+
+    def __init__(self, between, read=None):
+        super().__init__()
+        self.tokens, self.others = TokenEmbedding(V, D), TokenEmbedding(V, D)
+        self.dense = keras.layers.Dense(D)
+        self.dropout = keras.layers.Dropout(0.1)
+        self.blocks = [EncoderBlock(2, 16), EncoderBlock(2, 16)]
+        self.decoder, self.attention = DecoderBlock(2, 16), MultiHeadAttention(2, 4)
+        self.additive, self.pool = AdditiveAttention(4), SequencePooling()
+        self.between, self.read = between, read or (lambda own, x: own.stack(x))
+
+    def stack(self, x, **options):
+        for block in self.blocks:
+            x = block(x, **options)
+        return x
+
+    def call(self, ids):
+        return self.read(self, self.between(self, ids))
+
+
+LOSSES = {
+    "scaled": lambda own, ids: own.tokens(ids) * 2.0,
+    "sum of two": lambda own, ids: own.tokens(ids) + own.others(ids),
+    "Dense": lambda own, ids: own.dense(own.tokens(ids) * 2.0),
+    "Dropout": lambda own, ids: own.dropout(own.tokens(ids) + 1.0),
+    "concatenated": lambda own, ids: keras.ops.concatenate(
+        [own.tokens(ids)[..., :4], own.others(ids)[..., 4:]], axis=-1
+    ),
+    "reshaped": lambda own, ids: keras.ops.reshape(own.tokens(ids), (-1, 5, D)),
+    "einsum": lambda own, ids: keras.ops.einsum("btd,de->bte", own.tokens(ids), np.eye(D)),
+    "relu": lambda own, ids: keras.ops.relu(own.tokens(ids)),
+    "where": lambda own, ids: keras.ops.where(own.tokens(ids) > 0, own.tokens(ids), 0.0),
+    "norm": lambda own, ids: keras.ops.normalize(own.tokens(ids)),
+    "mask_zero": lambda own, ids: own.zero(ids) * 2.0,
+    "positions": lambda own, ids: SinusoidalPositionEncoding()(own.tokens(ids) * 2.0),
+}
+KEPT = {
+    "as it is": lambda own, ids: own.tokens(ids),
+    "Dropout": lambda own, ids: own.dropout(own.dense(own.tokens(ids))),
+    "Add": lambda own, ids: keras.layers.Add()([own.tokens(ids), own.others(ids)]),
+    "no mask": lambda own, ids: own.plain(ids) * 2.0,
+    "pooled": lambda own, ids: keras.ops.repeat(own.pool(own.tokens(ids))[:, None], 3, 1),
+    "queries": lambda own, ids: own.decoder(own.plain(ids[:, :3]), own.tokens(ids)),
+}
+IDS = np.array([[5, 6, 7, 0, 0]], "int32")
+
+
+def own_model(between, read=None):
+    model = Own(between, read)
+    model.zero = keras.layers.Embedding(V, D, mask_zero=True)
+    model.plain = keras.layers.Embedding(V, D)
+    return model
+
+
+LOST = pytest.warns(UserWarning, match="was passed a tensor whose Keras mask was lost in")
+UNBUILT = pytest.mark.filterwarnings("ignore:.build... was called on layer")
+
+
+@UNBUILT
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_mask_lost_in_a_subclassed_model_is_reported_once(loss):
+    with LOST as found:
+        own_model(LOSSES[loss])(IDS)
+    assert len([one for one in found if "mask was lost" in str(one.message)]) == 1
+
+
+@UNBUILT
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda own, x: own.decoder(own.plain(keras.ops.ones((1, 2), "int32")), x),
+        lambda own, x: own.decoder(x, own.plain(keras.ops.ones((1, 2))), use_causal_mask=False),
+        lambda own, x: own.attention(x, x),
+        lambda own, x: own.additive(x, x),
+        lambda own, x: own.pool(x),
+        lambda own, x: own.blocks[0](inputs=x),
+        lambda own, x: EncoderBlock(2, 16, name="new")(x),
+    ],
+    ids=["memory", "target", "attention", "additive", "pooling", "keyword", "new layer"],
+)
+def test_each_layer_that_reads_masks_reports_a_loss(read):
+    with LOST:
+        own_model(LOSSES["scaled"], read)(IDS)
+
+
+@UNBUILT
+@pytest.mark.parametrize("kept", KEPT)
+def test_a_subclassed_model_without_a_loss_is_quiet(kept, recwarn):
+    model = own_model(KEPT[kept])
+    model(IDS)
+    model.predict(IDS, verbose=0)
+    assert not [one for one in recwarn if "mask was lost" in str(one.message)]
+
+
+@UNBUILT
+@pytest.mark.parametrize("options", ["attention_mask", "use_causal_mask"])
+def test_an_explicit_mask_is_enough_in_a_subclassed_model(options, recwarn):
+    passed = {options: True if options == "use_causal_mask" else IDS != 0}
+    own_model(LOSSES["scaled"], lambda own, x: own.stack(x, **passed))(IDS)
+    assert not [one for one in recwarn if "mask was lost" in str(one.message)]
+
+
+@UNBUILT
+def test_training_and_a_layer_inside_a_functional_model_report_a_loss():
+    class Inner(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.block = EncoderBlock(2, 16)
+
+        def build(self, shape):
+            self.block.build(shape)
+
+        def call(self, x):
+            return self.block(x * 2.0)
+
+    ids = keras.Input((None,), dtype="int32")
+    x = TokenEmbedding(V, D)(ids)
+    inner = Inner()
+    inner.supports_masking = True
+    model = keras.Model(ids, inner(x))
+    model.compile("sgd", "mse")
+    with LOST:
+        model.fit(IDS, np.zeros((1, 5, D)), verbose=0)

@@ -724,6 +724,35 @@ def test_one_hypothesis_takes_the_beam_width_of_a_call():
 
 
 @pytest.mark.parametrize(
+    "search",
+    [
+        kt.GreedySearch(),
+        kt.GreedySearch(min_length=4),
+        kt.BeamSearch(2),
+        kt.Sampling(),
+        kt.BeamSearch(2, min_length=4),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("form", [int, np.int64, np.array, tf.constant, "rows", "one row"])
+def test_a_call_with_a_limit_below_its_least_length_is_refused(search, form):
+    rows = {"rows": lambda x: np.array([9, 9, x] + [9] * 9), "one row": lambda x: [x]}
+    make = rows.get(form, form)
+    source = np.repeat(exports.source()[:1], 12, 0)
+    options = {} if search.min_length else {"min_length": 4}
+    with pytest.raises(ValueError, match="max_length 3 is below min_length 4"):
+        search(exports.shared_model(), source, make(3), **options)
+    found = search(exports.shared_model(), source[:1], 4, **options)
+    assert np.count_nonzero(found.ids[0, 0]) == 4
+
+
+def test_a_call_with_a_bias_without_a_prefix_is_refused():
+    search = kt.GreedySearch(constraints=[kt.BiasedPrefix()])
+    with pytest.raises(ValueError, match="prefix_bias has no effect without biased_prefix"):
+        search(exports.shared_model(), exports.source(), 4, prefix_bias=0.3)
+
+
+@pytest.mark.parametrize(
     "options",
     [
         {"beam_width": np.int64(4)},

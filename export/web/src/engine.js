@@ -157,13 +157,16 @@ export class Engine {
     if (scores.some(Number.isNaN) || scores[0] === -Infinity) {
       return failed(`the model gave the scores [${scores.join(", ")}]`);
     }
-    // If the search found fewer hypotheses, the rest of the beam has the score -Infinity.
-    const filled = ids.filter((_, index) => scores[index] > -Infinity);
     try {
+      // If the search found fewer hypotheses, the rest of the beam has the score -Infinity.
+      const found = ids.filter((_, index) => scores[index] > -Infinity);
+      const decoded = found.map((row) => this.target.decode(row).replaceAll("\0", REPLACEMENT));
+      // Several sequences of pieces may have one text: it is there once, with its best score.
+      const kept = [...decoded.keys()].filter((row) => decoded.indexOf(decoded[row]) === row);
       return {
-        texts: filled.map((row) => this.target.decode(row).replaceAll("\0", REPLACEMENT)),
-        scores: scores.filter((score) => score > -Infinity),
-        ids: filled.map((row) => row.filter((id) => id !== 0)),
+        texts: kept.map((row) => decoded[row]),
+        scores: kept.map((row) => scores[row]),
+        ids: kept.map((row) => found[row].filter((id) => id !== 0)),
         sourceIds,
         error: null,
       };

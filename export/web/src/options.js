@@ -17,6 +17,8 @@ const BYTES = 2; // the kind of a field
 // The lowest number of each option, if it is not 0, and the highest.
 const LOWEST = { max_length: 1, beam_width: 1, temperature: 1e-37, top_p: 1e-37, repetition_penalty: 1e-37 };
 const HIGHEST = { top_p: 1, prefix_bias: 1 - 2 ** -24 };
+// Options that have no effect without another one.
+const NEEDS = { prefix_bias: "biased_prefix" };
 // The exported value is the highest one.
 const AT_MOST_EXPORTED = ["beam_width", "top_k", "no_repeat_ngram_size"];
 
@@ -65,6 +67,11 @@ export class Options {
     if (unknown !== undefined) {
       throw new TypeError(`'${unknown}' was passed, but this artefact takes the options [${known.join(", ")}].`);
     }
+    for (const [name, needed] of Object.entries(NEEDS)) {
+      if ((values[name] ?? null) !== null && (values[needed] ?? null) === null) {
+        throw new RangeError(`${name} has no effect without ${needed}. Pass both, or neither.`);
+      }
+    }
     const makers = this.entries.map((entry) => {
       const value = values[entry.name];
       if (value === undefined || value === null) return () => defaultTensor(entry);
@@ -78,7 +85,25 @@ export class Options {
       const each = value.map((/** @type {Value} */ one) => this.#value(entry, one));
       return (/** @type {number[]} */ keys) => this.#tensor(entry, keys.map((key) => each[key]));
     });
+    this.#checkLengths(values);
     return (keys) => Object.fromEntries(this.entries.map(({ name }, place) => [name, makers[place](keys)]));
+  }
+
+  /**
+   * Throws a RangeError if the `max_length` of a line is below its `min_length`.
+   *
+   * @param {Record<string, any>} values
+   */
+  #checkLengths(values) {
+    const [least, most] = ["min_length", "max_length"].map((name) =>
+      [values[name] ?? this.entries.find((entry) => entry.name === name)?.default ?? -1].flat(),
+    );
+    for (let line = 0; line < Math.max(least.length, most.length); line++) {
+      const [min, max] = [least[line] ?? least[0], most[line] ?? most[0]];
+      if (max >= 1 && max < min) {
+        throw new RangeError(`max_length ${max} is below min_length ${min}. Change one of them.`);
+      }
+    }
   }
 
   /**

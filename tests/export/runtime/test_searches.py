@@ -27,6 +27,7 @@ from keras_transformer.export.runtime import (
 )
 from keras_transformer.export.runtime.searches import GenerationMaker, TranslationMaker
 from keras_transformer.export.runtime.text_readers import LineReader
+from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID
 from keras_transformer.text.tokenizer import Tokenizer
 
@@ -237,7 +238,7 @@ def test_lines_with_a_begin_token_only_are_blank_and_padding_is_refused():
 
 def test_an_end_token_in_a_prompt_does_not_hide_the_continuation(tokenizer):
     artefact = types.SimpleNamespace(
-        tokenizer=tokenizer, target_tokenizer=tokenizer, manifest={"options": []}
+        tokenizer=tokenizer, target_tokenizer=tokenizer, manifest={"options": [], "inputs": []}
     )
     first, second, more = tokenizer.encode(["two", "dogs", "run"])
     row = Row({"source_ids": [2, *first, 3, *second]}, 4)
@@ -249,11 +250,11 @@ def test_an_end_token_in_a_prompt_does_not_hide_the_continuation(tokenizer):
 
 def test_ids_beyond_the_tokenizer_are_an_error_beside_token_scores(tokenizer):
     artefact = types.SimpleNamespace(
-        tokenizer=tokenizer, target_tokenizer=tokenizer, manifest={"options": []}
+        tokenizer=tokenizer, target_tokenizer=tokenizer, manifest={"options": [], "inputs": []}
     )
     outputs = {"token_ids": np.array([[tokenizer.vocab_size, 3]]), "scores": np.array([-1.0])}
     outputs["token_scores"] = np.zeros((1, 2))
-    with pytest.raises(ValueError, match="but the tokenizer has"):
+    with pytest.raises(ValueError, match="is not within this vocabulary of"):
         TranslationMaker(artefact).result(Row({}, 0), outputs)
 
 
@@ -480,6 +481,28 @@ def test_a_machine_failure_is_the_error_of_each_line(translator):
 def test_non_finite_scores_are_an_error(translator_of, score):
     (result,) = translator_of(score=[score]).n_best(["a man"])
     assert result.texts == () and "the model gave the scores" in result.error
+
+
+@pytest.mark.parametrize("maker", [TranslationMaker, GenerationMaker])
+def test_a_text_of_several_sequences_of_pieces_is_there_once(tokenizer, maker):
+    manifest = {"options": [], "inputs": []}
+    artefact = types.SimpleNamespace(
+        tokenizer=tokenizer, target_tokenizer=tokenizer, manifest=manifest
+    )
+    cuts = {tuple(tokenizer.encode("two dogs", sample=True, alpha=0.1, seed=n)) for n in range(9)}
+    first, second, *_ = sorted(cuts)
+    rows = [first, second, tokenizer.encode("a man"), first[:1]]
+    outputs = {"token_ids": pad_rows(rows), "scores": np.array([-1.0, -2.0, -3.0, -np.inf])}
+    outputs["token_scores"] = np.repeat([[-1.0], [-2.0], [-3.0], [0.0]], pad_rows(rows).shape[1], 1)
+    row = Row({"source_ids": [2]}, 1)
+    result = maker(artefact).result(row, outputs)
+    assert (result.texts, result.scores) == (("two dogs", "a man"), (-1.0, -3.0))
+    assert [details.token_scores[0] for details in result.details] == [-1.0, -3.0]
+    if maker is GenerationMaker:
+        assert result.token_ids == (first, tuple(rows[2]))
+        assert len(result.full_texts) == 2
+    manifest["inputs"] = [{"name": "seed"}]  # samples stay as they were drawn
+    assert maker(artefact).result(row, outputs).texts == ("two dogs", "two dogs", "a man")
 
 
 def test_missing_hypotheses_are_left_out(translator_of, tokenizer):

@@ -53,6 +53,10 @@ def continuation(result, index=0):
     return result.full_texts[index].removeprefix(result.prompt_text)
 
 
+def extra(**fields):
+    return {"extra_body": fields}
+
+
 def reason(result, index=0):
     return "stop" if result.token_ids[index][-1] == END_ID else "length"
 
@@ -206,8 +210,22 @@ def statuses(running):
         ({"logprobs": 1}, "logprobs is not supported"),
         ({"presence_penalty": 0.5}, "presence_penalty is not supported"),
         ({"temperature": 0.7}, "greedy does not take temperature"),
-        ({"max_tokens": 0}, "`?max_length`? must"),
-        ({"max_tokens": "many"}, "max_length is an integer"),
+        ({"max_tokens": 0}, "max_tokens is an integer from 1 to 8192, not 0"),
+        ({"max_tokens": -1}, "max_tokens is an integer from 1 to 8192, not -1"),
+        ({"max_tokens": 9000}, "max_tokens is an integer from 1 to 8192, not 9000"),
+        ({"max_tokens": "many"}, "max_tokens is an integer from 1 to 8192, not 'many'"),
+        ({"max_tokens": 8, **extra(max_length=8)}, "max_tokens and max_length are the same"),
+        ({"max_tokens": 3, **extra(min_length=4)}, "max_length 3 is below min_length 4"),
+        ({"max_tokens": 3}, "max_length 3 is below min_length 5"),
+        (extra(max_lenght=3), "greedy does not take max_lenght. Did you mean max_length?"),
+        (extra(max_token=3), "Did you mean max_tokens?"),
+        (extra(promt="x"), "Did you mean prompt?"),
+        (extra(echos=True), "Did you mean echo?"),
+        ({"stream_options": {"include_usage": True}}, "stream_options .* needs stream"),
+        (
+            {"stream": True, "stream_options": {"include_useage": True}},
+            "stream_options has the unknown field 'include_useage'. Did you mean include_usage?",
+        ),
         ({"model": "sample", "temperature": -1}, "`?temperature`? must"),
         ({"model": "sample", "temperature": -1, "stream": True}, "`?temperature`? must"),
     ],

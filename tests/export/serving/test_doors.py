@@ -92,7 +92,9 @@ def test_a_request_sets_options_of_the_search(triton, running, folder):
         "beam_width=2": "en-de does not take beam_width. Its options are: max_length",
         "max_length=two": "max_length is an integer",
         "max_length=0": "max_length must lie in",
-        "length=2": "Options are format, seed, max_length.",
+        "length=2": "en-de does not take length. Did you mean max_length?",
+        "format=xml": "format is one of text, json, not 'xml'",
+        "fromat=json": "en-de does not take fromat. Did you mean format?",
     }.items():
         status, _, body = running.request("POST", f"/lines/en-de?{query}", b"two dogs")
         assert status == 400 and words in body.decode()
@@ -217,10 +219,48 @@ def test_libretranslate_keeps_tags_lines_and_sentences(running, expected):
     assert answer["translatedText"] == [f'<p id="x">{one}</p><ul><li>{two}<br>12</ul>', "<hr>"]
 
 
+def test_fields_of_the_protocol_that_have_no_effect_are_accepted(running, expected):
+    for fields in ({"api_key": "a", "secret": "b"}, {"max_lenght": None}):
+        status, answer = libretranslate(running, q=LINES[0], **fields)
+        assert (status, answer["translatedText"]) == (200, expected[0].text)
+
+
+@pytest.mark.parametrize(
+    "place, wrong, message",
+    [
+        ((), "parameter", "request has the unknown field 'parameter'. Did you mean parameters?"),
+        ((), "max_length", "request has the unknown field 'max_length'."),
+        (("parameters",), "max_lenght", "take max_lenght. Did you mean max_length?"),
+        (("parameters",), "time_out", "take time_out. Did you mean timeout?"),
+        (("parameters",), "sequence_id", "en-de does not take sequence_id."),
+        (("inputs", 0), "dtype", "input has the unknown field 'dtype'. Did you mean datatype?"),
+        (("inputs", 0, "parameters"), "max_length", "parameters of the input has the unknown"),
+        (("outputs", 0, "parameters"), "binary", "only known parameter of an output is"),
+    ],
+)
+def test_unknown_fields_of_the_inference_protocol_are_refused(running, place, wrong, message):
+    given = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["two"], "parameters": {}}
+    output = {"name": "text", "parameters": {}}
+    accepted = {"timeout": 0, "priority": 1, "binary_data_output": False}
+    body = {"id": "7", "inputs": [given], "outputs": [output], "parameters": accepted}
+    path = "/v2/models/en-de/infer"
+    assert running.request("POST", path, json.dumps(body).encode())[0] == 200
+    part = body
+    for key in place:
+        part = part[key]
+    part[wrong] = 3
+    status, _, answer = running.request("POST", path, json.dumps(body).encode())
+    assert status == 400 and message in answer.decode()
+
+
 @pytest.mark.parametrize(
     "fields, message",
     [
         ({"q": "x", "format": "pdf"}, "format is one of text, html"),
+        ({"q": "x", "max_lenght": 3}, "en-de does not take max_lenght. Did you mean max_length?"),
+        ({"q": "x", "alternative": 3}, "en-de does not take alternative. Did you mean alter"),
+        ({"q": "x", "fromat": "html"}, "en-de does not take fromat. Did you mean format?"),
+        ({"q": "x", "whatever": 1}, "en-de does not take whatever. Its options are: max_length."),
         ({"q": "x", "source": "auto"}, "do not detect"),
         ({"q": "x", "target": "fr"}, "There are: en-de."),
         ({"q": "x", "source": ["en"]}, "no model for these languages"),

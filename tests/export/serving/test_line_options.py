@@ -118,6 +118,8 @@ def test_requests_with_values_by_line_share_batches(door, translator):
         ({"glossary": "{"}, "glossary cannot be read"),
         ({"glossary": {"the dog": " "}}, "An entry needs a source and a target phrase"),
         ({"forbidden_words": ["x"]}, "en-de does not take forbidden_words"),
+        ({"term": ["x"]}, "en-de does not take term. Did you mean terms?"),
+        ({"glosary": {}}, "en-de does not take glosary. Did you mean glossary?"),
         ({"max_length": 10**9}, "max_length is 8192 at most, not 1000000000"),
         ({"terms": ["a"] * 5000 + ["a" * 5000]}, "Their product is 4194304 at most"),
     ],
