@@ -43,6 +43,7 @@ def make_model(classes, num_layers):
     x = keras.layers.Conv2D(32, 3, strides=2, padding="same", activation="relu")(pixels)
     x = keras.layers.Conv2D(D_MODEL, 3, padding="same", activation="relu")(x)
     x = kt.PatchEmbedding(D_MODEL, patch_size=2)(x)  # of 4 x 4 pixels, (B, 49, D)
+    x = keras.layers.LayerNormalization()(x)  # to the size of the positions
     x = kt.ClassToken()(x)  # (B, 50, D)
     x = kt.LearnedPositionEncoding(GRID**2 + 1)(x)
     for _ in range(num_layers):

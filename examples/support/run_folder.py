@@ -100,8 +100,12 @@ class RunFolder:
         """Loads the run's tokenizer `name`; if it is missing, trains it on `lines` first."""
         path = self.path / name
         if not path.exists():
+            try:
+                made = Tokenizer.train(lines, vocab_size=vocab_size)
+            except ValueError as error:  # with the option of the command line
+                raise ValueError(str(error).replace("vocab_size=", "--vocab-size ")) from error
             with self.replace(path.name) as aside:
-                Tokenizer.train(lines, vocab_size=vocab_size).save(aside)
+                made.save(aside)
         return Tokenizer.load(path)
 
     def copy_tokenizer(self, folder, name="tokenizer.model"):

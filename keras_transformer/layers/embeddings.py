@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_transformer.layers.base import BaseLayer
 from keras_transformer.layers.checks import check_ids, check_positive
+from keras_transformer.layers.positions import ADDED_STDDEV
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Shape, Tensor
 
@@ -128,8 +129,8 @@ class SegmentEmbedding(BaseLayer):
     Use it for two texts in one row, such as a question and a passage, as in BERT (arXiv 1810.04805,
     section 3).
 
-    Weights: `embeddings` (num_segments + 1, D), drawn from a normal distribution of standard
-    deviation D^-1/2. The first row is the vector of padding.
+    Weights: `embeddings` (num_segments + 1, D), drawn from a normal distribution of variance
+    1/2, as learned positions. The first row is the vector of padding.
 
     Args:
         num_segments: number of texts in a row. Defaults to 2.
@@ -161,11 +162,9 @@ class SegmentEmbedding(BaseLayer):
         self.num_segments = num_segments
 
     def build(self, input_shape: Shape) -> None:
-        d_model = input_shape[-1]
-        normal = keras.initializers.RandomNormal(stddev=d_model**-0.5)
-        self.embeddings = self.add_weight(
-            (self.num_segments + 1, d_model), normal, name="embeddings"
-        )
+        normal = keras.initializers.RandomNormal(stddev=ADDED_STDDEV)
+        shape = (self.num_segments + 1, input_shape[-1])
+        self.embeddings = self.add_weight(shape, normal, name="embeddings")
 
     def call(self, inputs: Tensor, segment_ids: Tensor) -> Tensor:
         segment_ids = check_ids(segment_ids, "pass the vectors first, then the segment ids")

@@ -23,7 +23,8 @@ class ClassToken(BaseLayer):
     `y[:, 0]` is the input of a classifier. From BERT (arXiv 1810.04805, section 3); for images ViT
     (arXiv 2010.11929, section 3.1). Call it before you add positions.
 
-    Weights: `embedding` (D,), drawn from a normal distribution of standard deviation 0.02.
+    Weights: `embedding` (D,), drawn from a normal distribution of variance 1, as the vectors of
+    `TokenEmbedding`.
 
     Call arguments:
         inputs: (B, S, D).
@@ -43,7 +44,7 @@ class ClassToken(BaseLayer):
 
     def build(self, input_shape: Shape) -> None:
         check_ranks(inputs=input_shape)
-        normal = keras.initializers.RandomNormal(stddev=0.02)
+        normal = keras.initializers.RandomNormal(stddev=1.0)
         self.embedding = self.add_weight(input_shape[-1:], normal, name="embedding")
 
     def call(self, inputs: Tensor) -> Tensor:

@@ -15,6 +15,10 @@ from keras_transformer.layers.base import BaseLayer
 from keras_transformer.layers.checks import check_positive
 from keras_transformer.types import Shape, Tensor
 
+# Learned vectors that are added start with the mean square of sinusoids at every width, so that
+# they are neither noise beside tokens of variance 1 nor larger.
+ADDED_STDDEV = 0.5**0.5
+
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class PositionEncoding(BaseLayer):
@@ -200,8 +204,8 @@ class RotaryPositionEncoding(AngleEncoding):
 class LearnedPositionEncoding(PositionEncoding):
     """Adds a learned vector for each position (Table 3, row E).
 
-    Weights: `embeddings` (max_length, D), drawn from a normal distribution of standard deviation
-    D^-1/2, which is small beside embeddings of variance 1.
+    Weights: `embeddings` (max_length, D), drawn from a normal distribution of variance 1/2, the
+    mean square of sinusoids.
 
     Args:
         max_length: number of positions that have a vector. Defaults to 1024.
@@ -230,7 +234,7 @@ class LearnedPositionEncoding(PositionEncoding):
 
     def build(self, input_shape: Shape) -> None:
         d_model = input_shape[-1]
-        normal = keras.initializers.RandomNormal(stddev=d_model**-0.5)
+        normal = keras.initializers.RandomNormal(stddev=ADDED_STDDEV)
         self.embeddings = self.add_weight((self.max_length, d_model), normal, name="embeddings")
 
     def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:

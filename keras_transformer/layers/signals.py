@@ -29,7 +29,8 @@ class MaskedConv1D(layers.Conv1D):
     "same" puts (k - 1) // 2 zeros on the left for any length, as in PyTorch. With strides above 1,
     Keras' "same" depends on the length.
 
-    Weights: `kernel` (kernel_size, C, D), `bias` (D,).
+    Weights: `kernel` (kernel_size, C, D), drawn by default like the kernel of `PatchEmbedding`;
+    `bias` (D,).
 
     Args:
         filters: D, size of the output's vectors.
@@ -63,6 +64,7 @@ class MaskedConv1D(layers.Conv1D):
         padding: str = "same",
         **kwargs: Any,
     ) -> None:
+        kwargs = {"kernel_initializer": "lecun_uniform", **kwargs}
         super().__init__(filters, kernel_size, strides=strides, padding=padding, **kwargs)
         if self.padding not in PADDINGS:
             raise ValueError(f"padding must be one of {PADDINGS}, but {padding!r} was passed.")
@@ -104,7 +106,9 @@ class PatchEmbedding(keras.Layer):
     size, and whose kernel (size, size, channels, D) is reshaped to this layer's. Patches come row
     by row. Add positions afterwards, as to tokens.
 
-    Weights: `kernel` (size * size * channels, D), `bias` (D,).
+    Weights: `kernel` (size * size * channels, D), `bias` (D,). The kernel is drawn with variance
+    1 / rows, so that vectors have the mean square of the pixels at every D. Glorot's variance makes
+    the vectors of few pixels small beside positions.
 
     Args:
         d_model: D, size of the vectors.
@@ -134,7 +138,7 @@ class PatchEmbedding(keras.Layer):
     def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)  # refuses images that do not fit
         size = self.patch_size**2 * input_shape[-1]
-        self.kernel = self.add_weight((size, self.d_model), "glorot_uniform", name="kernel")
+        self.kernel = self.add_weight((size, self.d_model), "lecun_uniform", name="kernel")
         self.bias = self.add_weight((self.d_model,), "zeros", name="bias")
 
     def call(self, inputs: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 from keras_transformer.types import Tensor
 
 MODEL_TYPES = ("unigram", "bpe", "char", "word")
+CHARACTERS_PER_PIECE, MOST_PIECES = 2000, 32_000  # see `sensible_size`
 NORMALIZATIONS = ("identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
@@ -54,8 +55,17 @@ def train_model(
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
-        raise ValueError(_training_problem(str(error), vocab_size)) from error
+        size = sensible_size(lines, byte_fallback)
+        problem = _training_problem(str(error), vocab_size, size, model_type)
+        raise ValueError(problem) from error
     return _with_exact_scores(model.getvalue())
+
+
+def sensible_size(lines: list[str], byte_fallback: bool = True) -> int:
+    """Returns a vocabulary size for an amount of text, by the rule of `Tokenizer.train`."""
+    single = len(set(" ").union(*lines)) + (260 if byte_fallback else 4)
+    pieces = sum(map(len, lines)) // CHARACTERS_PER_PIECE
+    return max(single, min(single + pieces, MOST_PIECES))
 
 
 def _check_choice(name: str, choice: str, choices: tuple[str, ...]) -> None:
@@ -77,21 +87,25 @@ def _with_exact_scores(model: bytes) -> bytes:
     return proto.SerializeToString(deterministic=True)
 
 
-def _training_problem(message: str, vocab_size: int) -> str:
+def _training_problem(message: str, vocab_size: int, sensible: int, model_type: str) -> str:
     """Explains an error message of SentencePiece's trainer."""
     too_high = re.search(r"Vocabulary size too high.*<= (\d+)", message)
+    if too_high and model_type == "word":
+        return (
+            f"vocab_size={vocab_size} is too large for this text of {too_high[1]} different words "
+            "and special tokens. Pass hard_vocab_limit=False to take them all."
+        )
     if too_high:
         return (
-            f"vocab_size={vocab_size} is too large for this text: the largest that works is "
-            f"{too_high[1]}. Pass that, pass hard_vocab_limit=False to take what the text gives "
-            "(unigram, word), or train on more text."
+            f"vocab_size={vocab_size} is too large for this text. Pass vocab_size="
+            f"{min(sensible, int(too_high[1]))}, or train on more text. Near {too_high[1]}, the "
+            "limit, most pieces would be too rare to learn."
         )
     too_low = re.search(r"smaller than required_chars\. *\d+ vs (\d+)", message)
     if too_low or "char_model_trainer" in message:
         return (
             f"vocab_size={vocab_size} is too small: special tokens, bytes and single characters "
-            f"alone need {too_low[1] if too_low else 260}. Pass a larger vocab_size, a lower "
-            "character_coverage or byte_fallback=False."
+            f"alone need {too_low[1] if too_low else 260}. Pass vocab_size={sensible}."
         )
     return f"SentencePiece could not train with vocab_size={vocab_size}: {message}"
 

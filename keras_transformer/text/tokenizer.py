@@ -101,7 +101,10 @@ class Tokenizer:
 
         Args:
             lines: iterable of str, one sentence each. Empty lines are ignored.
-            vocab_size: int, number of ids, including the four special ones and the 256 bytes.
+            vocab_size: int, number of ids, including the four special ones and the 256 bytes. A
+                good start for pieces is 260, the different characters of the text, and a piece for
+                every 2,000 characters of text, at most 32,000 in all. More pieces would be too
+                rare to learn. Defaults to 8000, which suits 12 million characters.
             model_type: `"unigram"` (default; can sample segmentations by their probability),
                 `"bpe"` (samples by dropping merges), `"char"` (one id per character) or `"word"`
                 (one id per string between two spaces). The last two keep the most frequent ones if
@@ -121,7 +124,7 @@ class Tokenizer:
         Raises:
             TypeError: if `lines` is one string, or holds something that is not a string.
             ValueError: if there is no text, or `vocab_size` does not fit the text (the message
-                names a value that does).
+                names the size by the rule above).
         """
         model = train_model(
             checked_strings(lines, "lines"),

@@ -107,6 +107,13 @@ def test_an_unfinished_file_does_not_replace_the_old_one(run):
     assert json.loads((run.path / "metrics.json").read_text("utf-8")) == {"whole": True}
 
 
+@pytest.mark.parametrize("size", [9, 9000])
+def test_a_vocabulary_that_does_not_fit_names_the_option_of_the_command(run, size):
+    with pytest.raises(ValueError, match=rf"--vocab-size {size} is .*Pass --vocab-size 2\d\d"):
+        run.tokenizer(["a man rides a red hat"], size)
+    assert not (run.path / "tokenizer.model").exists()
+
+
 def test_the_tokenizer_is_trained_once(run):
     first = run.tokenizer(["a man rides a red hat"], 272)
     again = run.tokenizer(["other text, which is not looked at"], 290)

@@ -1,10 +1,12 @@
 """Tokenizer: round trips, sampling, clear errors."""
 
 import collections
+import contextlib
 import copy
 import io
 import itertools
 import pickle
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -230,6 +232,16 @@ def test_saved_pickled_and_copied_tokenizers_are_equal(tokenizer, tmp_path):
     assert repr(tokenizer).startswith("<Tokenizer vocab_size=307,")
 
 
+TEXTS = {
+    "sentences": CORPUS,
+    "one line": ["a cat sat on the mat"],
+    "without spaces": ["kitaplar", "kitap", "ev"],
+    "many characters": ["".join(map(chr, range(0x4E00, 0x4F00)))],
+    "the same line": ["the cat sat on the mat"] * 500,
+    "different words": [" ".join(f"{n:x}" for n in range(40 * i, 40 * i + 40)) for i in range(99)],
+}
+
+
 def test_training_twice_gives_the_same_model():
     assert Tokenizer.train(CORPUS, 311) == Tokenizer.train(iter(CORPUS), 311)
 
@@ -247,16 +259,33 @@ def test_without_byte_fallback_unseen_characters_are_unknown():
 
 
 class TestRefusals:
-    def test_too_large_a_vocabulary_names_the_largest(self):
-        with pytest.raises(ValueError, match=r"largest that works is \d+") as error:
-            Tokenizer.train(CORPUS, 4001)
-        largest = int(str(error.value).split("works is ")[1].split(".")[0])
-        assert Tokenizer.train(CORPUS, largest).vocab_size == largest
-        assert Tokenizer.train(CORPUS, 4001, hard_vocab_limit=False).vocab_size <= largest
+    @pytest.mark.parametrize("vocab_size", [5, 9001])
+    @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+    @pytest.mark.parametrize("byte_fallback", [True, False])
+    @pytest.mark.parametrize("name", TEXTS)
+    def test_a_size_that_does_not_fit_names_a_sensible_one(
+        self, name, byte_fallback, model_type, vocab_size
+    ):
+        lines, advice = TEXTS[name], r"(too large|alone need).* Pass vocab_size=(\d+)"
+        for _ in range(2):  # repeated text may have fewer pieces than the rule names
+            with pytest.raises(ValueError, match=advice) as error:
+                Tokenizer.train(
+                    lines, vocab_size, model_type=model_type, byte_fallback=byte_fallback
+                )
+            vocab_size = int(re.search(advice, str(error.value))[2])
+            with contextlib.suppress(ValueError):
+                found = Tokenizer.train(
+                    lines, vocab_size, model_type=model_type, byte_fallback=byte_fallback
+                )
+                break
+        single = 4 + 256 * byte_fallback + len(set("".join([" ", *lines])))
+        assert found.vocab_size == vocab_size <= single + sum(map(len, lines)) // 2000
 
-    def test_too_small_a_vocabulary_names_the_smallest(self):
-        with pytest.raises(ValueError, match=r"alone need \d+"):
-            Tokenizer.train(CORPUS, 101)
+    def test_too_few_words_name_the_option_that_takes_them_all(self):
+        with pytest.raises(ValueError, match="7 different words .* hard_vocab_limit=False"):
+            Tokenizer.train(["a man", "a dog"], 100, model_type="word")
+
+    def test_a_negative_size(self):
         with pytest.raises(ValueError, match="could not train with vocab_size=-7"):
             Tokenizer.train(CORPUS, -7)
 
