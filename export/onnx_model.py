@@ -28,7 +28,7 @@ from keras_transformer.export.artefact.task_heads import Head
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.empty_batches import serve_empty_batches
-from keras_transformer.export.graph.fuse import fuse_blocks, optional
+from keras_transformer.export.graph.fuse import fuse_blocks, optional, warn_of_unfused
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import clean, simplify
 from keras_transformer.export.proof import comparison, run_exported
@@ -178,6 +178,8 @@ def export_onnx(
             files.append(folder / name)
             graphs.append(graph)
             reached.add(found)
+        if fuse:
+            warn_of_unfused(model, [graph.graph for graph in graphs])
         if precision not in reached:
             _warn_of_float32(precision, graphs)
             precision = "float32"
