@@ -27,6 +27,7 @@ from keras_transformer.export.graph import quantize
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.forward import ForwardTask
 from keras_transformer.export.tasks.search import ExportableSearch, reads_ids, vocab_sizes
+from keras_transformer.layers.checks import check_time_distributed
 from keras_transformer.models import Transformer
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortlist, Shortlisted
 from keras_transformer.search.speech import SpeechSearch
@@ -59,6 +60,7 @@ def check_arguments(
             f"{model.name} is not a functional model: its inputs are unknown. Build it with "
             "keras.Input, as `Transformer` is."
         )
+    check_time_distributed(model)
     for name, given in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
         if given is not None and not (hasattr(given, "save") and hasattr(given, "encode")):
             raise TypeError(f"{name} must be a Tokenizer, but {type(given).__name__} was passed.")
