@@ -227,15 +227,29 @@ def check_weights(model: keras.Model) -> None:
             )
 
 
-def check_dtypes(tensors: Sequence[keras.KerasTensor]) -> None:
+def check_dtypes(model: keras.Model) -> None:
     """Raises `ValueError` for an input or output of a dtype that artefacts do not support."""
     known = [dtype for dtype in signature.DTYPES if dtype != "string"]
-    for tensor in tensors:
-        if tensor.dtype not in known:
-            raise ValueError(
-                f"{tensor.name} is an input or output of dtype {tensor.dtype}, but ONNX exports "
-                f"support {known}. Cast it to one of these inside the model."
+    for tensor in (*model.inputs, *model.outputs):
+        if tensor.dtype in known:
+            continue
+        name, dtype = tensor.name, tensor.dtype
+        if any(tensor is given for given in model.inputs):
+            near = "int64" if dtype in ("uint32", "uint64") else "int32"
+            near = near if "int" in dtype else "float32"
+            remedy = (
+                f"Declare the input as {near}, keras.Input({tensor.shape[1:]}, dtype={near!r}, "
+                f"name={name!r}), and feed numbers of that type; where a layer needs {dtype}, cast "
+                "inside the model."
             )
+            if dtype == "string":
+                remedy = "Turn texts into ids before the model, and declare the input as int32."
+        else:
+            remedy = "Cast the output to one of these inside the model, with keras.ops.cast."
+        raise ValueError(
+            f"{name} is an input or output of dtype {dtype}, but ONNX exports support {known}. "
+            f"{remedy}"
+        )
 
 
 def check_head_alone(head: Any, search: ExportableSearch | None) -> None:

@@ -45,8 +45,8 @@ OPSET = 17
 # The IR version of that opset.
 IR_VERSION = 8
 UNTRACEABLE = (
-    "TensorFlow cannot trace the model, as `tf.function(model)` shows. In its layers,"
-    " use keras.ops and no Python condition on the values of tensors."
+    "TensorFlow cannot trace the model, so `model.predict` fails, too. In its layers, use keras.ops"
+    " and no Python condition on the values of tensors, and build it outside of keras.RematScope."
 )
 # Protocol buffers are limited to 2 GiB, and the graph needs some of that.
 LARGEST_FILE = 2**31 - 2**24
@@ -166,7 +166,7 @@ def export_onnx(
         check_head(task, tokenizer)
     else:
         task = SearchTask(model, search, max_length, shortlist, options, passed)
-    check_dtypes([*model.inputs, *model.outputs])
+    check_dtypes(model)
     cases = task.cases(samples)
     progress = Progress(verbose)
     with staged(path, why_not_onnx) as folder:
@@ -252,6 +252,7 @@ def _make_graph(
         precision = precision if reduced else "float32"
     serve_empty_batches(model.graph)
     clean(model, constants=precision not in quantize.COLUMN_SCALES)
+    quantize.separate_products(model.graph)
     restore_outputs(model.graph, names)
     return model, precision
 

@@ -32,6 +32,7 @@ from keras_transformer.export.graph.fuse_patterns import (
 from keras_transformer.export.graph.nodes import MICROSOFT, all_nodes
 from keras_transformer.export.graph.shapes import InferredShapes
 from keras_transformer.export.graph.simplify import simplify
+from keras_transformer.export.staging import quoted
 from keras_transformer.layers.attention import MultiHeadAttention
 
 # Layers, and the operators that each of them becomes.
@@ -54,7 +55,7 @@ def optional(model: ir.Model) -> Iterator[None]:
         yield
     except Exception as error:  # of any kind: the file is right without fusion
         warnings.warn(
-            f"Fusing blocks failed: {type(error).__name__}: {str(error)[:100]}. The file has no "
+            f"Fusing blocks failed: {quoted(error, 100)} The file has no "
             "fused blocks, so it is slower. Please report it with the model's configuration.",
             stacklevel=3,
         )
