@@ -27,6 +27,7 @@ from keras_transformer.export.graph import quantize
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.forward import ForwardTask
 from keras_transformer.export.tasks.search import ExportableSearch, reads_ids, vocab_sizes
+from keras_transformer.layers.checks import check_time_distributed
 from keras_transformer.models import Transformer
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortlist, Shortlisted
 from keras_transformer.search.speech import SpeechSearch
@@ -59,6 +60,7 @@ def check_arguments(
             f"{model.name} is not a functional model: its inputs are unknown. Build it with "
             "keras.Input, as `Transformer` is."
         )
+    check_time_distributed(model)
     for name, given in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
         if given is not None and not (hasattr(given, "save") and hasattr(given, "encode")):
             raise TypeError(f"{name} must be a Tokenizer, but {type(given).__name__} was passed.")
@@ -225,15 +227,29 @@ def check_weights(model: keras.Model) -> None:
             )
 
 
-def check_dtypes(tensors: Sequence[keras.KerasTensor]) -> None:
+def check_dtypes(model: keras.Model) -> None:
     """Raises `ValueError` for an input or output of a dtype that artefacts do not support."""
     known = [dtype for dtype in signature.DTYPES if dtype != "string"]
-    for tensor in tensors:
-        if tensor.dtype not in known:
-            raise ValueError(
-                f"{tensor.name} is an input or output of dtype {tensor.dtype}, but ONNX exports "
-                f"support {known}. Cast it to one of these inside the model."
+    for tensor in (*model.inputs, *model.outputs):
+        if tensor.dtype in known:
+            continue
+        name, dtype = tensor.name, tensor.dtype
+        if any(tensor is given for given in model.inputs):
+            near = "int64" if dtype in ("uint32", "uint64") else "int32"
+            near = near if "int" in dtype else "float32"
+            remedy = (
+                f"Declare the input as {near}, keras.Input({tensor.shape[1:]}, dtype={near!r}, "
+                f"name={name!r}), and feed numbers of that type; where a layer needs {dtype}, cast "
+                "inside the model."
             )
+            if dtype == "string":
+                remedy = "Turn texts into ids before the model, and declare the input as int32."
+        else:
+            remedy = "Cast the output to one of these inside the model, with keras.ops.cast."
+        raise ValueError(
+            f"{name} is an input or output of dtype {dtype}, but ONNX exports support {known}. "
+            f"{remedy}"
+        )
 
 
 def check_head_alone(head: Any, search: ExportableSearch | None) -> None:

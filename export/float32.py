@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.export.staging import ExportError
+from keras_transformer.export.staging import ExportError, quoted
 from keras_transformer.training.quantization import is_quantization_aware
 
 REDUCED = ("bfloat16", "float16")
@@ -45,7 +45,7 @@ def as_float32(model: keras.Model) -> keras.Model:
         raise ExportError(
             f"The model has the dtype policy {', '.join(reduced or policies)}. An export computes "
             "in float32, so the model is rebuilt from its configuration, and that failed: "
-            f"{type(error).__name__}: {error!s:.500} Decorate the model's layers and functions "
+            f"{quoted(error, 500)} Decorate the model's layers and functions "
             "with keras.saving.register_keras_serializable() and give layers a get_config; or "
             "build the model under the float32 policy, load the weights, and export that."
         ) from error

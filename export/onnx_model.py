@@ -28,7 +28,7 @@ from keras_transformer.export.artefact.task_heads import Head
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.empty_batches import serve_empty_batches
-from keras_transformer.export.graph.fuse import fuse_blocks, optional
+from keras_transformer.export.graph.fuse import fuse_blocks, optional, warn_of_unfused
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import clean, simplify
 from keras_transformer.export.proof import comparison, run_exported
@@ -45,8 +45,8 @@ OPSET = 17
 # The IR version of that opset.
 IR_VERSION = 8
 UNTRACEABLE = (
-    "TensorFlow cannot trace the model, as `tf.function(model)` shows. In its layers,"
-    " use keras.ops and no Python condition on the values of tensors."
+    "TensorFlow cannot trace the model, so `model.predict` fails, too. In its layers, use keras.ops"
+    " and no Python condition on the values of tensors, and build it outside of keras.RematScope."
 )
 # Protocol buffers are limited to 2 GiB, and the graph needs some of that.
 LARGEST_FILE = 2**31 - 2**24
@@ -166,7 +166,7 @@ def export_onnx(
         check_head(task, tokenizer)
     else:
         task = SearchTask(model, search, max_length, shortlist, options, passed)
-    check_dtypes([*model.inputs, *model.outputs])
+    check_dtypes(model)
     cases = task.cases(samples)
     progress = Progress(verbose)
     with staged(path, why_not_onnx) as folder:
@@ -178,6 +178,8 @@ def export_onnx(
             files.append(folder / name)
             graphs.append(graph)
             reached.add(found)
+        if fuse:
+            warn_of_unfused(model, [graph.graph for graph in graphs])
         if precision not in reached:
             _warn_of_float32(precision, graphs)
             precision = "float32"
@@ -250,6 +252,7 @@ def _make_graph(
         precision = precision if reduced else "float32"
     serve_empty_batches(model.graph)
     clean(model, constants=precision not in quantize.COLUMN_SCALES)
+    quantize.separate_products(model.graph)
     restore_outputs(model.graph, names)
     return model, precision
 

@@ -4,7 +4,9 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, ClassVar, TypeAlias
@@ -18,6 +20,16 @@ WhyNot: TypeAlias = Callable[[pathlib.Path], str | None]
 
 class ExportError(Exception):
     """Raised when an export fails. The message names the check, the size of the error and a fix."""
+
+
+def quoted(error: Exception, most: int = 2000) -> str:
+    """Returns the type and the text of an error in one line of at most `most` characters.
+
+    Keras' texts have control codes for bold type; a long text is cut between two words.
+    """
+    text = re.sub(r"\x1b\[[\d;]*m", "", f"{type(error).__name__}: {error}")
+    text = textwrap.shorten(text, most, placeholder=" ...")
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 @contextlib.contextmanager
@@ -136,8 +148,7 @@ class Progress:
             if isinstance(error, OSError):
                 advice = "Free some disk space, check the folder's permissions, and export again."
             raise ExportError(
-                f"Failed at {stage}: {type(error).__name__}: {error}. The target is unchanged. "
-                f"{advice}"
+                f"Failed at {stage}: {quoted(error)} The target is unchanged. {advice}"
             ) from error
         self._write(f"{time.perf_counter() - start:.1f} s\n")
 

@@ -2,7 +2,9 @@
 
 The temporary folder, `.NAME.XXXXXXXX.partial`, is beside the target. So it is on the same disk, and
 the move is one step of the file system. Of a long name it has 200 bytes. If the process is killed
-before the move, the target is unchanged, and the folder stays but is never read.
+before the move, the target is unchanged, and the folder stays but is never read. The next write
+beside it removes it: a lock, which the system releases when a process ends, shows that no process
+uses it. Where files cannot be locked, such as on Windows, the folder stays.
 """
 
 import contextlib
@@ -16,6 +18,14 @@ import tempfile
 from collections.abc import Iterator
 
 from keras_transformer.types import StrPath
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+# The file in a temporary folder that its process locks.
+LOCK_FILE = ".keras_transformer.lock"
 
 
 def checked_path(path: StrPath) -> pathlib.Path:
@@ -121,14 +131,45 @@ def _target(path: StrPath) -> pathlib.Path:
 @contextlib.contextmanager
 def _folder_beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """Creates a folder beside `path`; removes it unless it holds the only copy of `path`."""
+    _remove_leftovers(path.parent)
     # A file system allows names of 255 bytes.
     name = os.fsencode(path.name)[:200].decode("utf-8", "ignore")
-    folder = tempfile.mkdtemp(prefix=f".{name}.", suffix=".partial", dir=path.parent)
+    # The folder gets its name after the lock, so that no other process finds it without a lock.
+    made = pathlib.Path(tempfile.mkdtemp(prefix=f".{name}.", dir=path.parent))
+    folder = made.with_name(f"{made.name}.partial")
+    with _lock(made / LOCK_FILE, os.O_CREAT):
+        os.rename(made, folder)
+        try:
+            yield folder
+        finally:
+            if path.exists() or not (folder / "old").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_leftovers(parent: pathlib.Path) -> None:
+    """Removes the temporary folders of killed processes, except one that holds an old folder."""
+    for file in parent.glob(f".*.partial/{LOCK_FILE}"):
+        with _lock(file) as locked:
+            if locked and not (file.parent / "old").exists():
+                shutil.rmtree(file.parent, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _lock(file: pathlib.Path, flags: int = 0) -> Iterator[bool]:
+    """Locks a file in the context. Yields False, and leaves no new file, if this is impossible."""
+    opened, locked = None, False
+    with contextlib.suppress(OSError):
+        if fcntl is not None:
+            opened = os.open(file, os.O_RDWR | flags, 0o600)
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = True
+    if flags and not locked:
+        file.unlink(missing_ok=True)
     try:
-        yield pathlib.Path(folder)
+        yield locked
     finally:
-        if path.exists() or not os.path.exists(os.path.join(folder, "old")):
-            shutil.rmtree(folder, ignore_errors=True)
+        if opened is not None:
+            os.close(opened)
 
 
 def _replace_folder(new: pathlib.Path, path: pathlib.Path, old: pathlib.Path) -> None:

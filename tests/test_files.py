@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from keras_transformer.files import whole_file, whole_folder
+from keras_transformer.files import LOCK_FILE, whole_file, whole_folder
 
 
 def aside_of(path):
@@ -92,6 +92,35 @@ def test_process_killed_in_the_block_leaves_the_earlier_content(path):
     assert left.startswith(f".{path.name}.") and left.endswith(".partial")
     write(path, "later")
     assert content(path) == "later"
+    assert names(path.parent) == [path.name]
+
+
+def test_a_write_removes_leftovers_of_other_names(path):
+    left = path.with_name(".checkpoint-7.npz.abcdefgh.partial")
+    (left / "new").mkdir(parents=True)
+    (left / LOCK_FILE).touch()  # as a killed process leaves it: nothing holds the lock
+    write(path, "later")
+    assert names(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("kind", ["in use", "foreign", "old", "no locks"])
+def test_a_write_keeps_folders_that_are_no_leftovers(path, kind, monkeypatch):
+    others = path.with_name("other")
+    if kind == "in use":
+        with whole_folder(others), whole_file(path.with_name("other.npz")) as aside:
+            aside.touch()
+            before = set(names(path.parent))
+            write(path, "new")
+            assert set(names(path.parent)) == before | {path.name} and len(before) == 2
+        return
+    if kind == "no locks":
+        monkeypatch.setattr("keras_transformer.files.fcntl", None)
+    left = path.with_name(".out.abcdefgh.partial")
+    (left / ("old" if kind == "old" else "new")).mkdir(parents=True)
+    if kind != "foreign":
+        (left / LOCK_FILE).touch()
+    write(path, "new")
+    assert set(names(path.parent)) == {path.name, left.name}
 
 
 KILLED_AFTER_A_RENAME = """

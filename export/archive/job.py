@@ -5,7 +5,6 @@ import logging
 import os
 import pathlib
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -188,8 +187,6 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
             raise ArchiveError(
                 f"{folder} is in use by another job. Wait for its end, or stop it."
             ) from error
-        for aside in folder.glob(".*.partial"):  # left by killed workers
-            shutil.rmtree(aside, ignore_errors=True)
         for tries in folder.glob(f".*{TRIES_ENDING}"):
             tries.unlink()
         yield

@@ -12,8 +12,8 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -33,13 +33,41 @@ from keras_transformer.export.staging import ExportError
 
 # Attributes of nodes and functions that TensorFlow would not inline, or would replace.
 NOT_INLINED = ("_XlaMustCompile", "_noinline", "_lower_using_switch_merge", "api_implements")
+# TensorFlow's operators without a conversion that gives the same numbers, and the remedy.
+COMPLEX = (
+    "ONNX has no complex numbers. For spectra use kt.LogMel or keras.layers.STFTSpectrogram, which "
+    "are products, or compute them before the model"
+)
+REFUSED = {
+    **dict.fromkeys(("Complex", "Real", "Imag", "Conj", "Angle", "IFFT", "IRFFT"), COMPLEX),
+    "CTCGreedyDecoder": "Return the logits, and decode them outside of the model",
+}
+LOOP = (
+    "Loops that collect a result of each step, such as keras.ops.scan, are not supported. Use "
+    "keras.layers.RNN with a cell, or an operation on the whole axis, such as keras.ops.cumsum"
+)
+REMEDIES = {**REFUSED, **dict.fromkeys(("While", "StatelessWhile"), LOOP)}
+OTHERWISE = "Replace the operation in the model, or report it with the model's configuration"
+
+
+class Traced(NamedTuple):
+    """A traced function.
+
+    Attributes:
+        function: concrete function whose inputs are the variables' values, then the inputs, then
+            captured eager tensors.
+        layers: dict from the scopes in the names of its nodes to the layers' names.
+    """
+
+    function: Any
+    layers: Mapping[str, str]
 
 
 def trace(
     function: Callable[..., dict[str, Any]],
     variables: Sequence[keras.Variable],
     specs: dict[str, tf.TensorSpec],
-) -> Any:
+) -> Traced:
     """Traces `function(**inputs)` with `variables` as the first inputs.
 
     Args:
@@ -48,8 +76,7 @@ def trace(
         specs: dict from input names to `tf.TensorSpec`.
 
     Returns:
-        A concrete function whose inputs are the variables' values, then the inputs, then captured
-        eager tensors.
+        `Traced`.
 
     Raises:
         ExportError: the function reads a TensorFlow resource, such as a lookup table.
@@ -65,7 +92,7 @@ def trace(
         tf.TensorSpec(variable.shape, variable.dtype, name=f"weight_{i}")
         for i, variable in enumerate(variables)
     ]
-    with _valid_scopes():
+    with _valid_scopes() as layers:
         traced = tf.function(stateless, autograph=False).get_concrete_function(weights, specs)
     captured = [
         inner.name
@@ -77,27 +104,59 @@ def trace(
             f"The traced model reads {captured}, neither weight nor input nor constant. Hold such "
             "state as Keras weights."
         )
-    return traced
+    return Traced(traced, layers)
 
 
 @contextlib.contextmanager
-def _valid_scopes() -> Iterator[None]:
-    """Allows any layer name. Keras opens a scope for each; graphs allow few characters."""
-    scope = tf.name_scope
-    tf.name_scope = lambda name: scope(re.sub(r"[^\w.\\/>-]|^_", "x", name, flags=re.ASCII))
+def _valid_scopes() -> Iterator[dict[str, str]]:
+    """Allows any layer name. Keras opens a scope for each; graphs allow few characters.
+
+    Yields:
+        A dict that is filled with the scopes, which TensorFlow numbers, and the layers' names.
+    """
+    scope, layers = tf.name_scope, {}
+
+    class Scope(scope):
+        def __init__(self, name: str) -> None:
+            super().__init__(re.sub(r"[^\w.\\/>-]|^_", "x", name, flags=re.ASCII))
+            self.layer = name
+
+        def __enter__(self) -> str:
+            opened = super().__enter__()
+            layers[opened.rstrip("/")] = self.layer
+            return opened
+
+    tf.name_scope = Scope
     try:
-        yield
+        yield layers
     finally:
         tf.name_scope = scope
 
 
+def _at(name: str, layers: Mapping[str, str]) -> str:
+    """Returns " in the layer 'x'", the innermost one that wrote a node, or " at" and its name."""
+    scope = name
+    while "/" in scope:
+        scope = scope.rpartition("/")[0]
+        if scope in layers:
+            return f" in the layer {layers[scope]!r}"
+    return f" at {name}"
+
+
 def check_layers(model: keras.Model) -> None:
-    """Raises `ExportError` for a layer that computes something else if sizes are unknown.
+    """Raises `ExportError` for a layer that a graph cannot compute.
 
     `CenterCrop` enlarges pictures that are smaller than the crop. It uses a Python condition, which
     is false when the layer is traced with free sizes.
     """
     for layer in model._flatten_layers():
+        mode = getattr(layer, "quantization_mode", None)
+        if mode not in (None, "int8"):
+            raise ExportError(
+                f"Keras has quantized {layer.path!r} to {mode}, which ONNX opset 17 cannot hold; "
+                "it can hold int8. Export the model as it was before model.quantize, and pass "
+                "precision='weight_int4' or 'int8'."
+            )
         nodes = layer._inbound_nodes if isinstance(layer, keras.layers.CenterCrop) else ()
         shapes = [tensor.shape for node in nodes for tensor in node.input_tensors]
         if any(None in shape[1:] for shape in shapes):
@@ -115,7 +174,7 @@ def recurrent_variables(model: keras.Model) -> list[keras.Variable]:
 
 
 def convert(
-    traced: Any,
+    traced: Traced,
     variables: Sequence[keras.Variable],
     opset: int,
     constants: Iterable[keras.Variable] = (),
@@ -136,6 +195,7 @@ def convert(
     Raises:
         ExportError: an operator has no counterpart in ONNX; all of them are named.
     """
+    traced, layers = traced
     inputs = [tensor.name for tensor in traced.inputs]
     outputs = [tensor.name for tensor in traced.structured_outputs.values()]
     order = sorted(traced.structured_input_signature[0][1])  # as TensorFlow flattens a dict
@@ -152,6 +212,7 @@ def convert(
     arrays.update({inner.name: outer.numpy() for outer, inner in traced.graph.captures})
     with _Problems() as problems, tf.device("/cpu:0"):
         frozen = _frozen(traced, inputs, outputs, arrays)
+        _check_refused(frozen, layers)
         inputs = [name for name in inputs if name not in arrays]
         with tf.Graph().as_default() as graph:
             tf.import_graph_def(frozen, name="")
@@ -165,14 +226,36 @@ def convert(
                     custom_op_handlers=HANDLERS,
                 ).make_model("keras_transformer")
             except Exception as error:  # tf2onnx raises many types, some without a common base
-                details = "; ".join(problems.lines) or "no details"
-                raise ExportError(
-                    f"The graph could not be converted to ONNX: {error} ({details}). Replace the "
-                    "operation in the model, or report it with the model's configuration."
-                ) from error
+                raise _conversion_error(error, problems.lines, graph, layers) from error
     _drop_element_shapes(converted.graph)
-    _check_operators(converted)
+    _check_operators(converted, layers)
     return ir.from_proto(converted), dict(zip(names, variables, strict=True))
+
+
+def _check_refused(graph: tf.compat.v1.GraphDef, layers: Mapping[str, str]) -> None:
+    """Raises an `ExportError` that names an operator of `REFUSED`, its layer and the remedy."""
+    functions = [node for function in graph.library.function for node in function.node_def]
+    for node in [*graph.node, *functions]:
+        if node.op in REFUSED:
+            raise ExportError(
+                f"{node.op}{_at(node.name, layers)} has no counterpart in ONNX that gives "
+                f"the same numbers. {REFUSED[node.op]}."
+            )
+
+
+def _conversion_error(
+    error: Exception, problems: Sequence[str], graph: tf.Graph, layers: Mapping[str, str]
+) -> ExportError:
+    """Returns the error of a failed conversion; it names the operators, their layers, a remedy."""
+    kinds = {operation.name: operation.type for operation in graph.get_operations()}
+    details = "; ".join(problems) or "no details"
+    failed = {name: kinds[name] for name in re.findall(r"[^\s'\[:]+", details) if name in kinds}
+    named = [f"{kind}{_at(name, layers)}" for name, kind in failed.items()]
+    remedy = next((REMEDIES[kind] for kind in failed.values() if kind in REMEDIES), OTHERWISE)
+    return ExportError(
+        f"{', '.join(named) or f'The graph ({details})'} could not be converted to ONNX: {error}. "
+        f"{remedy}."
+    )
 
 
 def _frozen(
@@ -283,7 +366,7 @@ class _Problems(logging.Handler):
         self._logger.setLevel(self._before[2])
 
 
-def _check_operators(model: onnx.ModelProto) -> None:
+def _check_operators(model: onnx.ModelProto, layers: Mapping[str, str]) -> None:
     """Raises an `ExportError` that names every operator that ONNX lacks."""
     versions = {item.domain: item.version for item in model.opset_import}
     unmapped = {}
@@ -300,7 +383,7 @@ def _check_operators(model: onnx.ModelProto) -> None:
 
     visit(model.graph)
     if unmapped:
-        names = ", ".join(f"{name} (at {place})" for name, place in sorted(unmapped.items()))
+        names = ", ".join(f"{name}{_at(place, layers)}" for name, place in sorted(unmapped.items()))
         raise ExportError(
             f"Operators without a counterpart in ONNX opset {versions['']}: {names}. Replace "
             "them in the model, or export a SavedModel, which supports them."

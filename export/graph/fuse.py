@@ -13,8 +13,9 @@ and its shapes. `docs/library.md` says why existing rules do not help.
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+import keras
 import onnx_ir as ir
 from onnxscript.rewriter import pattern
 
@@ -31,6 +32,14 @@ from keras_transformer.export.graph.fuse_patterns import (
 from keras_transformer.export.graph.nodes import MICROSOFT, all_nodes
 from keras_transformer.export.graph.shapes import InferredShapes
 from keras_transformer.export.graph.simplify import simplify
+from keras_transformer.export.staging import quoted
+from keras_transformer.layers.attention import MultiHeadAttention
+
+# Layers, and the operators that each of them becomes.
+FUSED = {
+    (keras.layers.LayerNormalization,): ("LayerNormalization", "SkipLayerNormalization"),
+    (MultiHeadAttention, keras.layers.MultiHeadAttention): ("Attention", "MultiHeadAttention"),
+}
 
 
 @contextlib.contextmanager
@@ -46,7 +55,7 @@ def optional(model: ir.Model) -> Iterator[None]:
         yield
     except Exception as error:  # of any kind: the file is right without fusion
         warnings.warn(
-            f"Fusing blocks failed: {type(error).__name__}: {str(error)[:100]}. The file has no "
+            f"Fusing blocks failed: {quoted(error, 100)} The file has no "
             "fused blocks, so it is slower. Please report it with the model's configuration.",
             stacklevel=3,
         )
@@ -71,7 +80,7 @@ def fuse_blocks(model: ir.Model, precision: str = "float32") -> None:
         _patterns(PickedElements, Ascending),
         _patterns(Gelu, HardSigmoid),
         fuse_products.multiply_vectors,
-        _patterns(fuse_norms.LayerNorm, fuse_norms.RootMeanSquareNorm),
+        _patterns(fuse_norms.LayerNorm, fuse_norms.FoldedLayerNorm, fuse_norms.RootMeanSquareNorm),
         fuse_attention.fuse_attention,
         fuse_products.multiply_vectors,  # the output of an attention is flat now
         _patterns(fuse_products.Logits),
@@ -90,6 +99,26 @@ def fuse_blocks(model: ir.Model, precision: str = "float32") -> None:
     if precision == "float32":
         fuse_products.flatten_networks(model.graph, shapes)
         simplify(model)
+
+
+def warn_of_unfused(model: keras.Model, graphs: Sequence[ir.Graph]) -> None:
+    """Warns if a model has layer norms or attention, and none of them became an operator.
+
+    The results are the same without fusion, so the proof does not show it.
+    """
+    operators = {node.op_type for graph in graphs for node in all_nodes(graph)}
+    layers = model._flatten_layers()
+    for kinds, names in FUSED.items():
+        found = [layer for layer in layers if isinstance(layer, kinds)]
+        if found and operators.isdisjoint(names):
+            warnings.warn(
+                f"The model has {len(found)} layers of the kind {kinds[-1].__name__}, such as "
+                f"{found[0].path!r}, and 0 of them became one operator. The results are right, but "
+                "the file is slower. Either these layers have an option that fusion does not "
+                f"support, such as another axis, or Keras {keras.__version__} computes them in an "
+                "unknown order; please report the latter.",
+                stacklevel=3,
+            )
 
 
 def _patterns(*rules: type[Rule]) -> Callable[[ir.Model, InferredShapes], int]:

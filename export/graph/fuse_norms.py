@@ -22,10 +22,10 @@ from keras_transformer.export.graph.shapes import InferredShapes
 
 
 class LayerNorm(Rule):
-    """Fuses the twelve nodes of a layer norm by Keras and tf2onnx.
+    """Fuses the nodes of a layer norm by Keras and tf2onnx.
 
     before   scale = gamma / Sqrt(ReduceMean((x - mean)^2) + epsilon), mean = ReduceMean(x)
-             y = x scale + (beta - mean scale)
+             y = (x - mean) scale + beta
     after    y = LayerNormalization(x, gamma, beta)
     """
 
@@ -34,7 +34,11 @@ class LayerNorm(Rule):
         deviation = op.Sub(x, mean)
         variance = op.ReduceMean(op.Mul(deviation, deviation), _outputs=["variance"])
         scale = op.Mul(op.Reciprocal(op.Sqrt(op.Add(variance, epsilon))), gamma)
-        return op.Add(op.Mul(x, scale), op.Add(op.Mul(op.Neg(mean), scale), beta))
+        return self.sum(op, x, mean, deviation, scale, beta)
+
+    def sum(self, op: Any, x: Any, mean: Any, deviation: Any, scale: Any, beta: Any) -> Any:
+        """Returns the last nodes of the pattern, as Keras 3.16 orders them."""
+        return op.Add(op.Mul(deviation, scale), beta)
 
     def check(
         self,
@@ -69,6 +73,18 @@ class LayerNorm(Rule):
         return op.LayerNormalization(
             x, vector(gamma), vector(beta), axis=-1, epsilon=number(epsilon)
         )
+
+
+class FoldedLayerNorm(LayerNorm):
+    """Fuses a layer norm of Keras before 3.16.
+
+    before   y = x scale + (beta - mean scale)
+    after    y = LayerNormalization(x, gamma, beta)
+    """
+
+    def sum(self, op: Any, x: Any, mean: Any, deviation: Any, scale: Any, beta: Any) -> Any:
+        """Returns the last nodes of the pattern, with the mean in the offset."""
+        return op.Add(op.Mul(x, scale), op.Add(op.Mul(op.Neg(mean), scale), beta))
 
 
 class RootMeanSquareNorm(Rule):

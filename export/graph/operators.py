@@ -56,6 +56,21 @@ def _pool(context: Any, node: Any, name: str, arguments: Sequence) -> None:
         context.copy_shape(output, cut.output[0])
 
 
+def _transposed_convolution(context: Any, node: Any, name: str, arguments: Sequence) -> None:
+    """Writes `output_padding` for an output that is larger than the reach of the kernel.
+
+    before   y = ConvTranspose(x, pads=[-1, 0, -1, -1])      one pad at each end of each axis
+    after    y = ConvTranspose(x, pads=[0, 0, 0, 0], output_padding=[2, 1])
+    """
+    nn.ConvTranspose.version_11(context, node)
+    pads = np.array(node.get_attr_value("pads", []), int)
+    if pads.size and pads.min() < 0:
+        totals = pads.reshape(2, -1).sum(axis=0)
+        starts = np.where(totals < 0, 0, pads[: len(totals)])
+        node.set_attr("pads", [*starts.tolist(), *(np.maximum(totals, 0) - starts).tolist()])
+        node.set_attr("output_padding", np.maximum(-totals, 0).tolist())
+
+
 def _roll(add: Writer, x: str, shifts: str, axes: str) -> str:
     """Rotates numbers along axes.
 
@@ -170,6 +185,9 @@ def _cumulative_product(add: Writer, x: str, axis: str) -> str:
 # Operator -> its function, and the name in ONNX and arguments for it.
 HANDLERS: dict[str, tuple[Any, list[Any]]] = {
     **integer_operators.HANDLERS,
+    **dict.fromkeys(
+        ("Conv2DBackpropInput", "Conv3DBackpropInputV2"), (_transposed_convolution, [])
+    ),
     "Cumprod": lowered(_cumulative_product),
     "Erfc": lowered(_erfc),
     "Expm1": lowered(_exp_without_one),

@@ -192,6 +192,30 @@ def quantize_columns(matrix: Array) -> tuple[Array, Array]:
     return np.clip(np.rint(matrix / scale), -127, 127).astype(np.int8), scale
 
 
+def separate_products(graph: ir.Graph) -> None:
+    """Lets no two products of `model.quantize("int8")` read the same constant.
+
+    Otherwise ONNX Runtime 1.31 cannot open the file with "session.x64quantprecision". tf2onnx gives
+    all products one zero point, which is 0 and may be left out. A shared weight passes a chain of
+    `Flatten`, as in `_Integers`.
+
+    before   MatMulInteger(x, q, 0, 0); MatMulInteger(y, q, 0, 0)
+    after    MatMulInteger(x, q); MatMulInteger(y, Flatten(q))
+    """
+    last: dict[tuple[ir.Value, int], ir.Value] = {}
+    for node in all_nodes(graph):
+        if node.op_type == "MatMulInteger":
+            node.resize_inputs(2)
+            weight = node.inputs[1]
+            key = weight, id(node.graph)
+            if key in last and weight.is_initializer() and len(weight.shape) == 2:
+                flatten = ir.Node("", "Flatten", [last[key]])
+                node.prepend(flatten)
+                node.replace_input_with(1, flatten.outputs[0])
+                flatten.outputs[0].type, flatten.outputs[0].shape = weight.type, weight.shape
+            last[key] = node.inputs[1]
+
+
 class _Integers:
     """The integers, scales and zero points that products with rounded weights read.
 

@@ -69,6 +69,8 @@ def compare_forward(
             worst = max(worst, _check_equal(name, reference, result, 0 if exact else tolerance))
             continue
         finite = np.isfinite(reference)
+        if not reference.size:  # such as x[:, :0]; shape and dtype agree
+            continue
         if not finite.any():
             raise ExportError(
                 f"Output {name!r} has no finite number in any sample, so nothing can be compared. "
@@ -169,8 +171,7 @@ def compare_search(
         exact: whether the export is float32. Then tokens must agree too, except for ties. Defaults
             to `True`.
     """
-    errors = []
-    for (ids, scores), outputs, (again, spread) in zip(expected, found, rescored, strict=True):
+    for (ids, scores), outputs in zip(expected, found, strict=True):
         tokens, claimed = outputs[signature.TOKEN_IDS], outputs[signature.SCORES]
         if not tokens.shape[:2] == claimed.shape == scores.shape:
             raise ExportError(
@@ -179,17 +180,46 @@ def compare_search(
             )
         held = slice(None) if exact else slice(1)  # rounding may leave fewer hypotheses
         _check_places("Scores of the search", scores[:, held], claimed[:, held])
-        size = np.maximum(1.0, np.abs(again))
-        if not exact:
-            size = np.maximum(spread, 1e-3 * size)
-        exists = ~np.isneginf(claimed)
-        errors.append((claimed[exists] - again[exists]) / size[exists])
-    every = np.concatenate(errors)
-    worst = float(np.abs(every).max()) if exact else _root_mean_square(every)
-    _check_error("Parity of the scores: the hypotheses' scores differ", worst, tolerance, exact)
+    claimed = [outputs[signature.SCORES] for outputs in found]
+    exists = [~np.isneginf(scores) for scores in claimed]
+    pairs = [(a[e], s[e]) for (a, s), e in zip(rescored, exists, strict=True)]
+    claimed = [scores[e] for scores, e in zip(claimed, exists, strict=True)]
+    worst = compare_scores("the hypotheses' scores", pairs, claimed, tolerance, exact)
     if exact:
         for (ids, scores), outputs in zip(expected, found, strict=True):
             _compare_tokens(ids, scores, outputs[signature.TOKEN_IDS], outputs[signature.SCORES])
+    return worst
+
+
+def compare_scores(
+    what: str,
+    expected: Sequence[tuple[Array, Array]],
+    found: Sequence[Array],
+    tolerance: float,
+    exact: bool = True,
+) -> float:
+    """Raises `ExportError` unless log-probabilities or their sums agree; returns the largest error.
+
+    Log-probabilities near 0 carry the rounding of logits, which are larger. So numbers below 1 are
+    compared by their difference.
+
+    Args:
+        what: name of the numbers, for the error.
+        expected: for each case Keras' log-probabilities, and the spread of their logits.
+        found: numbers of the exported file for each case.
+        tolerance: largest error, see `TOLERANCES`.
+        exact: whether the export is float32. Defaults to `True`.
+    """
+    errors = []
+    for (again, spread), claimed in zip(expected, found, strict=True):
+        size = np.maximum(1.0, np.abs(again))
+        if not exact:
+            size = np.maximum(spread, 1e-3 * size)
+        _check_places(f"Parity of the scores: {what}", again.astype(claimed.dtype), claimed)
+        errors.append(((claimed - again) / size).ravel())
+    every = np.concatenate(errors)
+    worst = float(np.abs(every).max()) if exact else _root_mean_square(every)
+    _check_error(f"Parity of the scores: {what} differ", worst, tolerance, exact)
     return worst
 
 

@@ -103,6 +103,13 @@ def run_rows(
     return [*run_rows(run, rows[:half], probed=True), *run_rows(run, rows[half:], probed=True)]
 
 
+def explained(error: Exception) -> str:
+    """Returns the reason of a failed run. ONNX Runtime's words for a short input name no reason."""
+    short = "Invalid input shape" in str(error)
+    reason = "the input is shorter than the window of a convolution; pad it. " if short else ""
+    return f"onnxruntime failed: {reason}{error}"
+
+
 def _is_of_input(error: Exception) -> bool:
     """Returns whether ONNX Runtime blames the input, such as an id outside of a table."""
     return type(error).__name__ == "InvalidArgument"

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.results import Translation, as_json, fields
+from keras_transformer.export.runtime.batching import explained
 
 # The limit of a line without its end. A file without line ends would otherwise fill the memory.
 MOST_LINE_BYTES = 2**24
@@ -143,7 +144,7 @@ def stream_line(
     except Exception as error:  # onnxruntime's errors have no common base below Exception
         if not type(error).__module__.startswith("onnxruntime"):
             raise
-        return Translation(error=f"onnxruntime failed: {error}")
+        return Translation(error=explained(error))
     return Translation((text,))
 
 

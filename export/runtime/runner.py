@@ -25,7 +25,12 @@ from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
 from keras_transformer.export.artefact.rows import ResultMaker, Row
-from keras_transformer.export.runtime.batching import MachineError, in_batches, run_rows
+from keras_transformer.export.runtime.batching import (
+    MachineError,
+    explained,
+    in_batches,
+    run_rows,
+)
 from keras_transformer.export.runtime.input_readers import InputReader, stack_rows
 from keras_transformer.export.runtime.options import CallInputs, OptionReader
 from keras_transformer.export.runtime.session import check_threads, open_session
@@ -211,7 +216,7 @@ class Runner:
 
     def _result(self, row: Row, outputs: Any) -> Any:
         if isinstance(outputs, Exception):
-            return self._failure(f"onnxruntime failed: {outputs}")
+            return self._failure(explained(outputs))
         try:
             return self._result_maker.result(row, dict(zip(self._outputs, outputs, strict=True)))
         except ValueError as error:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.staging import ExportError
+from keras_transformer.export.staging import ExportError, quoted
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, Ids
 
@@ -76,11 +76,13 @@ def made_up_inputs(
         ExportError: Keras cannot run the model on any of them.
     """
     random, cases = np.random.default_rng(11), []
-    tables = _table_sizes(model)
-    tamer = [*itertools.product((1, 3, 11), (most_ids(model) or 3, 3, 2))]
+    tables, most = _table_sizes(model), most_ids(model)
+    tamer = [*itertools.product((1, 3, 11), (most or 3, 3, 2))]
+    hidden = None in tables.values() and _has_hidden_table(model)
     for (batch, length), kind in zip(SIZES, KINDS, strict=True):
         case, failure = {}, ""
-        for factor, highest in ((1, kind), *tamer):
+        # TensorFlow logs a warning for each number that is no row of a table.
+        for factor, highest in tamer if hidden else ((1, kind), *tamer):
             size = min(length * factor, longest or length * factor)
             case = {
                 name: _random_input(random, spec, tables[name] or highest, batch, size)
@@ -93,7 +95,7 @@ def made_up_inputs(
             shapes = {name: array.shape for name, array in case.items()}
             raise ExportError(
                 f"Keras cannot run the model on made-up inputs of shapes up to {shapes}: "
-                f"{failure:.300}. Pass samples=[...], dicts of arrays that the model reads."
+                f"{failure} Pass samples=[...], dicts of arrays that the model reads."
             )
         cases.append(case)
     return cases
@@ -104,9 +106,9 @@ def _failure(run: Callable[[dict[str, Array]], Any], case: dict[str, Array]) -> 
     try:
         outputs = keras.tree.flatten(run(case))
     except Exception as error:  # the user's layers run here
-        return f"{type(error).__name__}: {error}"
+        return quoted(error, 300)
     if any(np.isnan(np.asarray(output, "float64")).any() for output in outputs):
-        return "the outputs hold NaN"
+        return "the outputs hold NaN."
     return None
 
 
@@ -202,7 +204,9 @@ def most_ids(model: keras.Model) -> int | None:
 
     Tables that read something else, such as the numbers of positions, do not count.
     """
-    return _least(list(_table_sizes(model).values())) or smallest(model, *TABLES)
+    # A subclassed model has no inputs.
+    sizes = _table_sizes(model).values() if getattr(model, "inputs", None) else ()
+    return _least(list(sizes)) or smallest(model, *TABLES)
 
 
 def _table_sizes(model: keras.Model) -> dict[str, int | None]:
@@ -214,14 +218,29 @@ def _table_sizes(model: keras.Model) -> dict[str, int | None]:
 
 
 def _table_size(model: keras.Model, tensor: keras.KerasTensor) -> int | None:
-    readers = [
+    readers = _readers(model, tensor)
+    found = [most_ids(layer) for layer in readers if isinstance(layer, keras.Model)]
+    found += [getattr(layer, name, None) for layer in readers for name in TABLES]
+    return _least(found)
+
+
+def _readers(model: keras.Model, tensor: keras.KerasTensor) -> list[keras.Layer]:
+    return [
         layer
         for layer in model.layers
         if any(one is tensor for node in layer._inbound_nodes for one in node.input_tensors)
     ]
-    found = [most_ids(layer) for layer in readers if isinstance(layer, keras.Model)]
-    found += [getattr(layer, name, None) for layer in readers for name in TABLES]
-    return _least(found)
+
+
+def _has_hidden_table(model: keras.Model) -> bool:
+    """Returns whether a table reads ids that a layer computes from the inputs."""
+    direct = [layer for tensor in model.inputs for layer in _readers(model, tensor)]
+    known = {id(part) for layer in direct for part in layer._flatten_layers()}
+    return any(
+        isinstance(getattr(layer, name, None), int) and id(layer) not in known
+        for layer in model._flatten_layers()
+        for name in TABLES
+    )
 
 
 def plain_name(name: str) -> str:

@@ -96,18 +96,18 @@ class ForcedPass(NamedTuple):
         scores: (B, W), sums of log-probabilities over the length penalty.
         spread: (B, W), sums of the standard deviations of the log-probabilities at each token,
             over the length penalty.
-        token_scores: (B, W, T), the log-probability of each token.
+        token_scores: a pair (B, W, T), the log-probability of each token and the spread there.
         alignments: (B, W, T, S), the attention of each token to the source; `None` if the search
             has none.
-        start_scores: (B, K), the log-probabilities after the begin token; `None` unless the search
-            is a `SpeechSearch`.
+        start_scores: a pair (B, K), the log-probabilities after the begin token and their spread;
+            `None` unless the search is a `SpeechSearch`.
     """
 
     scores: Array
     spread: Array
-    token_scores: Array
+    token_scores: tuple[Array, Array]
     alignments: Array | None
-    start_scores: Array | None
+    start_scores: tuple[Array, Array] | None
 
 
 class SearchTask:
@@ -311,15 +311,18 @@ class SearchTask:
                 for case, outputs in zip(cases, found, strict=True)
             ]
             rescored = [(one.scores, one.spread) for one in forced]
-            worst = comparison.compare_search(expected, found, rescored, tolerance, exact)
-            others = set(self.outputs[2:]) & set(ForcedPass._fields)
-            if others:
-                records = [
-                    [{name: each[name] for name in sorted(others)} for each in outputs]
-                    for outputs in ([one._asdict() for one in forced], found)
-                ]
-                worst = max(worst, comparison.compare_forward(*records, tolerance, exact))
-            return worst
+            errors = [comparison.compare_search(expected, found, rescored, tolerance, exact)]
+            for name in {signature.TOKEN_SCORES, signature.START_SCORES} & set(self.outputs):
+                pairs, claimed = (
+                    [getattr(one, name) for one in forced],
+                    [one[name] for one in found],
+                )
+                error = comparison.compare_scores(name, pairs, claimed, tolerance, exact)
+                errors.append(error)
+            if signature.ALIGNMENTS in self.outputs:
+                alignments = [{signature.ALIGNMENTS: one.alignments} for one in forced]
+                errors.append(comparison.compare_forward(alignments, found, tolerance, exact))
+            return max(errors)
 
         worst = compare(self.model, tolerance, exact)
         if self.passed is not None:
@@ -376,14 +379,14 @@ class SearchTask:
         if self.shortlist is not None:
             allowed = self.shortlist.candidates(source[signature.SOURCE_IDS])  # (B, V)
             logits += np.repeat(np.where(allowed, 0.0, NOT_LISTED), width, axis=0)[:, None]
+        # Rules that leave only a few tokens would make the spread small.
+        spread = logits.std(axis=-1, where=logits > -comparison.LARGE)
         start_scores = None
         if isinstance(self.search, SpeechSearch):
             start = targets[::width] == signature.SPECIAL_IDS["begin"]
-            after_begin = logits[np.arange(0, len(targets), width), start.argmax(axis=1)]
-            start_scores = _log_softmax(after_begin)[:, list(self.search.start_tokens)]
-            start_scores = start_scores.astype(np.float32)
-        # Rules that leave only a few tokens would make the spread small.
-        spread = logits.std(axis=-1, where=logits > -comparison.LARGE)
+            after_begin = np.arange(0, len(targets), width), start.argmax(axis=1)
+            values = _log_softmax(logits[after_begin])[:, list(self.search.start_tokens)]
+            start_scores = values, np.broadcast_to(spread[after_begin][:, None], values.shape)
         if self.search.constraints:
             logits = self._constrained(source, targets, lengths, logits)
         logits = _log_softmax(logits)
@@ -404,7 +407,8 @@ class SearchTask:
             return tokens
 
         alignments = None if attention is None else of_tokens(attention)
-        return ForcedPass(score, size, of_tokens(chosen), alignments, start_scores)
+        token_scores = of_tokens(chosen), of_tokens(spread)
+        return ForcedPass(score, size, token_scores, alignments, start_scores)
 
     def _constrained(self, source: Case, targets: Ids, lengths: Ids, logits: Array) -> Array:
         """Applies the constraints of the search to the logits, step by step.

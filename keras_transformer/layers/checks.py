@@ -72,6 +72,28 @@ def check_id_inputs(model: keras.Model, inputs: Tensor) -> None:
         check_ids(inputs[name], "feed vectors to the blocks themselves")
 
 
+def check_time_distributed(model: keras.Model) -> None:
+    """Refuses a `TimeDistributed` over an axis of any size, which Keras computes wrongly.
+
+    In a TensorFlow graph, as in `fit`, a search and an export, Keras takes the batch size as the
+    number of steps. PyTorch and JAX know all sizes.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.TimeDistributed) and layer.built:
+            shapes = [x.shape for node in layer._inbound_nodes for x in node.input_tensors]
+            shapes = shapes or [layer.get_build_config()["input_shape"]]
+            if any(shape[1] is None for shape in shapes):
+                raise ValueError(
+                    f"The layer {layer.name!r} is a TimeDistributed over an axis of any size, "
+                    f"{tuple(shapes[0])}. In TensorFlow's graphs Keras takes the batch size as "
+                    "the length of this axis, and gives wrong results. Give the axis a fixed size, "
+                    "or use layers that keep it, such as Dense, Reshape((-1, size)) for a Flatten, "
+                    "or a convolution."
+                )
+
+
 def check_encoder(encoder: keras.Model, target_vocab_size: int | None) -> None:
     """Refuses a caller's encoder that is not a functional model with output (B, S, D)."""
     if not getattr(encoder, "inputs", None):
@@ -79,6 +101,7 @@ def check_encoder(encoder: keras.Model, target_vocab_size: int | None) -> None:
             "encoder must be a functional Keras model, whose inputs are known, but "
             f"{type(encoder).__name__} was passed. Make one with keras.Model(inputs, outputs)."
         )
+    check_time_distributed(encoder)
     shape = getattr(encoder.output, "shape", ())
     if len(shape) != 3 or shape[-1] is None:
         raise ValueError(

@@ -2,7 +2,8 @@
 
 A checkpoint is one `.npz` file. It is written to a temporary folder, flushed to the disk and then
 moved into place (`files`). A process that is killed while writing leaves a `.partial` folder, which
-is never read. Every array has a checksum (CRC-32, of the zip format), which reading verifies.
+is never read, and which the next checkpoint removes. Every array has a checksum (CRC-32, of the zip
+format), which reading verifies.
 
 Arrays are stored under the paths of their variables, such as `weights/token_embedding/embeddings`.
 """

@@ -202,8 +202,9 @@ def _loss_and_weight(
 def _divisor(function: Any, rows: Tensor, y: Any, y_pred: Any, sample_weight: Any) -> Tensor:
     """Returns the divisor of a mean of Keras, apart from a factor that all replicas share."""
     counted = getattr(y_pred, "_keras_mask", None)  # means are over the True positions of a mask
-    if getattr(function, "ignore_class", None) is not None:
-        known = tf.not_equal(y, tf.cast(function.ignore_class, y.dtype))
+    config = function.get_config() if isinstance(function, keras.losses.Loss) else {}
+    if config.get("ignore_class") is not None:
+        known = tf.not_equal(y, tf.cast(config["ignore_class"], y.dtype))
         if counted is not None:
             known = tf.logical_and(counted, tf.reshape(known, tf.shape(counted)))
         counted = known

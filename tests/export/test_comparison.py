@@ -85,7 +85,7 @@ def test_wrong_outputs_are_refused(expected, found, message):
     assert not ("wrong" in message and "Pass a larger" in str(caught.value))
 
 
-@pytest.mark.parametrize("right", [ONES, outputs(1, -np.inf, np.inf)])
+@pytest.mark.parametrize("right", [ONES, outputs(1, -np.inf, np.inf), outputs([], [])])
 def test_equal_outputs_have_error_zero(right):
     assert compare_forward(right, right, 1e-4) == 0
 
@@ -177,7 +177,7 @@ def test_scores_of_rounded_weights_are_relative_to_their_spread():
         (SCORES, SCORES, SCORES + [[0, 1]], "by 0.35 of their spread.*keep_float"),
         (SCORES, [[np.nan, -2.0]], SCORES, "not finite at other places"),
         (SCORES, [[-np.inf, -2.0]], SCORES, "not finite at other places"),
-        (SCORES, [[-1.0, np.nan]], SCORES, "by nan of their spread"),
+        (SCORES, [[-1.0, np.nan]], SCORES, "not finite at other places"),
         ([[np.nan, -2.0]], [[np.nan, -2.0]], SCORES, "Keras model itself gives NaN"),
     ):
         with pytest.raises(ExportError, match=message):
@@ -195,6 +195,26 @@ def test_a_bias_that_forbids_a_token_does_not_set_the_scale_of_scores():
         task = SearchTask(model, kt.GreedySearch(), 3)
         spreads.append(task.forced({"source_ids": source}, token_ids).spread)
     np.testing.assert_allclose(*spreads, rtol=0.1)
+
+
+@pytest.mark.parametrize("exact, allowed, wrong", [(True, 5e-6, 5e-4), (False, 5e-3, 5.0)])
+def test_scores_of_sure_tokens_are_compared_like_their_sums(exact, allowed, wrong):
+    """Such log-probabilities are near 0 and nearly equal. Their rounding is that of the logits."""
+    model = exports.tiny(output_bias=True)
+    embedding = model.get_layer("token_embedding")
+    embedding.bias.assign(np.where(np.arange(exports.VOCAB) == 7, 15.0, 0.0))
+    search, case = kt.GreedySearch(token_scores=True), {"source_ids": exports.source()}
+    task = SearchTask(model, search, 3)
+    ids, scores, details = (np.asarray(part) for part in search(model, **case, max_length=3)[:3])
+    assert -0.01 < details.min() < details.max() < 0
+
+    def compared(gap):
+        found = {"token_ids": ids, "scores": scores, "token_scores": details + np.float32(gap)}
+        return task.compare([case], [(ids, scores)], [found], 1e-4 if exact else 0.15, exact)
+
+    compared(allowed)
+    with pytest.raises(ExportError, match="token_scores differ from Keras'"):
+        compared(wrong)
 
 
 # Texts

@@ -16,6 +16,7 @@ from helpers.tiers import quick
 
 import keras_transformer as kt
 from keras_transformer.export import ExportError, export_onnx, onnx_model
+from keras_transformer.export.arguments import check_dtypes
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.float32 import as_float32
@@ -332,10 +333,32 @@ def test_arguments_are_checked_before_any_work(error, message, options, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "dtype, instead",
+    [
+        *((name, "int32") for name in ("int8", "uint8", "int16", "uint16")),
+        *((name, "int64") for name in ("uint32", "uint64")),
+        *((name, "float32") for name in ("float64", "bfloat16")),
+    ],
+)
+def test_inputs_and_outputs_of_other_dtypes_are_refused_with_advice(dtype, instead, tmp_path):
+    def model(given, cast):
+        x = keras.Input((3,), dtype=given, name="x")
+        return keras.Model(x, {"y": keras.ops.cast(x, cast)})
+
+    message = rf"x is an input.*dtype {dtype}.*keras.Input\(\(3,\), dtype='{instead}', name='x'\)"
+    with pytest.raises(ValueError, match=message):
+        export_onnx(model(dtype, "float32"), tmp_path / "out")
+    with pytest.raises(ValueError, match=f"output of dtype {dtype}.*Cast the output.*ops.cast"):
+        export_onnx(model("float32", dtype), tmp_path / "out")
+    check_dtypes(model(instead, "float32"))  # the advice works
+
+
 def test_unsupported_models_and_backends_are_refused(encoder, tmp_path, monkeypatch):
     ids = keras.Input((None,), dtype="uint8", name="bytes")
     model = keras.Model(ids, encoder(keras.ops.cast(ids, "int32")))
-    with pytest.raises(ValueError, match="bytes is an input or output of dtype uint8"):
+    message = r"bytes is an input or output of dtype uint8.*keras.Input\(\(None,\), dtype='int32'"
+    with pytest.raises(ValueError, match=message):
         export_onnx(model, tmp_path / "out")
     weight = encoder.get_layer("encoder_block_0").self_attention.weights[0]
     weight.assign(weight * np.nan)

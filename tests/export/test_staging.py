@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from keras_transformer.export.staging import ExportError, staged, why_not_files
+from keras_transformer.export.staging import ExportError, quoted, staged, why_not_files
 
 MARK = {"format": "tests"}
 why_not = why_not_files({"artefact.json", "model.onnx"}, "artefact.json", MARK)
@@ -168,3 +168,20 @@ def test_two_exports_to_one_folder_leave_one_of_them_whole(tmp_path, monkeypatch
         export(path, "third")
     assert (path / "model.onnx").read_text() == "other"
     assert [item.name for item in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    "text, most, expected",
+    [
+        ("\x1b[1mThe size is wrong.\x1b[0m", 300, "KeyError: The size is wrong."),
+        ("one\n\n  two", 300, "KeyError: one two."),
+        ("\x1b[1;31mred\x1b[m word", 300, "KeyError: red word."),
+        ("incomprehensible words at length", 31, "KeyError: incomprehensible ..."),
+        ("why?", 300, "KeyError: why?"),
+    ],
+)
+def test_quoted_errors_have_whole_words_and_no_control_codes(text, most, expected):
+    class KeyError(Exception):
+        pass
+
+    assert quoted(KeyError(text), most) == expected

@@ -105,6 +105,57 @@ def test_made_up_inputs_suit_the_model_if_possible(tmp_path):
     assert "report" not in str(caught.value)
 
 
+class Own(keras.Model):
+    """A subclassed model: it has no inputs until it is called."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.parts = parts
+
+    def call(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+def own_table():
+    return Own(layers.Embedding(31, 12), layers.Dense(12))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        lambda: [own_table()],
+        lambda: [own_table(), layers.Dense(2)],
+        lambda: [layers.Embedding(31, 12), Own(layers.Dense(5))],
+        lambda: [own_table(), kt.EncoderBlock(2, 17)],
+        lambda: [Own(own_table())],
+        lambda: [keras.Sequential([layers.Input((None,), dtype="int32"), own_table()])],
+    ],
+)
+def test_a_subclassed_model_may_be_part_of_a_model(parts, tmp_path):
+    x = inputs = keras.Input((None,), dtype="int32", name="x")
+    for part in parts():
+        x = part(x)
+    model = keras.Model(inputs, x)
+    assert max(case["x"].max() for case in ForwardTask(model).cases(None)) > 3  # uses the table
+    export_onnx(model, tmp_path / "onnx", verbose=False)
+    if len(model.layers) == 2:
+        export_saved_model(model, tmp_path / "saved", verbose=False)
+
+
+def test_made_up_ids_are_rows_of_a_table_behind_other_layers():
+    """Else TensorFlow logs a warning for the first try."""
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    model = keras.Model(ids, layers.Embedding(31, 2)(layers.Lambda(lambda x: x - 1)(ids)))
+    calls = []
+    task = ForwardTask(model)
+    task.expected = lambda case: calls.append(case["ids"]) or {}
+    task.cases(None)
+    assert len(calls) == 3
+    assert all(0 < ids.max() < 31 and ids.min() >= 0 for ids in calls)
+
+
 SOURCE = exports.source()
 
 

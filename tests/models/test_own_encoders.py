@@ -147,6 +147,53 @@ def test_invalid_encoders_are_refused(arguments, error, match):
         kt.Transformer(encoders.VOCAB, **{"num_layers": 1, **encoders.SIZES, **arguments})
 
 
+def columns(width, *layers):
+    x = inputs = keras.Input((16, width, 1), name="picture")
+    for layer in (keras.layers.Conv2D(3, 3, 2, "same"), keras.layers.Permute((2, 1, 3)), *layers):
+        x = layer(x)
+    return keras.Model(inputs, keras.layers.Dense(12)(x))
+
+
+def steps(layer):
+    return keras.layers.TimeDistributed(layer, name="steps")
+
+
+def nested():
+    inner = keras.Input((None, 8, 3))
+    return keras.Model(inner, steps(keras.layers.Flatten())(inner))
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        lambda: [steps(keras.layers.Flatten())],
+        lambda: [steps(keras.layers.Flatten()), keras.layers.Masking()],
+        lambda: [steps(keras.layers.Reshape((24,)))],
+        lambda: [steps(keras.Sequential([keras.layers.Flatten()]))],
+        lambda: [steps(keras.layers.GlobalAveragePooling1D())],
+        lambda: [nested()],
+    ],
+)
+def test_time_distributed_over_a_free_axis_is_refused(layers):
+    """In TensorFlow's graphs Keras takes the batch size as the number of steps."""
+    with pytest.raises(ValueError, match="'steps' is a TimeDistributed.*any size.*fixed size"):
+        kt.Transformer(encoders.VOCAB, 1, **encoders.SIZES, encoder=columns(None, *layers()))
+
+
+def test_time_distributed_over_a_fixed_axis_equals_a_reshape():
+    keras.utils.set_random_seed(3)
+    one = columns(10, steps(keras.layers.Flatten()))
+    two = columns(None, keras.layers.Reshape((-1, 24)))
+    two.set_weights(one.get_weights())
+    pictures, search = np.random.default_rng(3).normal(size=(2, 16, 10, 1)), kt.BeamSearch(2)
+    first = kt.Transformer(encoders.VOCAB, 1, **encoders.SIZES, encoder=one)
+    second = kt.Transformer(encoders.VOCAB, 1, **encoders.SIZES, encoder=two)
+    second.set_weights(first.get_weights())
+    found, expected = (search(model, {"picture": pictures}, 5) for model in (first, second))
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("source", "error", "match"),
     [

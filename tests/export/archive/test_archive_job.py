@@ -13,6 +13,7 @@ from helpers import archives, artefacts, head_artefacts
 
 from keras_transformer.export import ray_cluster
 from keras_transformer.export.archive import ArchiveError, __main__, job, plan, run_archive
+from keras_transformer.files import LOCK_FILE
 from keras_transformer.startup import SERVES
 
 LINES = archives.lines(751)
@@ -64,7 +65,9 @@ def test_a_job_is_complete_and_in_order_whatever_was_killed(translator, tmp_path
         process.communicate()
     killed_at = len(archives.parts(out))
     assert 10 < killed_at < 108
-    (out / ".part-000107.parquet.abcdefgh.partial").mkdir()  # as a kill during a write leaves it
+    left = out / ".part-000107.parquet.abcdefgh.partial"  # as a kill during a write leaves it
+    left.mkdir()
+    (left / LOCK_FILE).touch()
     for _ in range(3):  # a busy machine may exceed Ray's limit of 30 seconds to start
         process = start(translator, inputs, out, *options)
         told = process.communicate(timeout=300)[1]

@@ -241,3 +241,21 @@ def test_residual_networks_have_few_operators_beside_convolutions():
     assert not found.keys() & {"Sqrt", "Reciprocal", "Reshape"}
     for batch in (1, 3):
         check(model, exported, image=numbers(batch, 13, 11, 3))
+
+
+@pytest.mark.parametrize(
+    "layer, shape",
+    [
+        (layers.Conv1DTranspose(3, 4, strides=3, output_padding=2), (7, 2)),
+        (layers.Conv2DTranspose(3, (4, 5), strides=(3, 2), output_padding=(2, 1)), (6, 7, 2)),
+        (layers.Conv2DTranspose(3, 3, strides=3, output_padding=(0, 2)), (6, 7, 2)),
+        (layers.Conv2DTranspose(3, 3, strides=2, output_padding=1, padding="same"), (6, 7, 2)),
+        (layers.Conv2DTranspose(3, 2, strides=3), (6, 7, 2)),  # a kernel smaller than its stride
+        (layers.Conv3DTranspose(3, 2, strides=2, output_padding=(1, 0, 1)), (2, 3, 5, 2)),
+    ],
+)
+def test_transposed_convolutions_may_have_output_padding(layer, shape):
+    keras.utils.set_random_seed(3)
+    x = keras.Input(shape, name="x")
+    model = keras.Model(x, layers.Dense(2)(layer(x)))
+    check(model, fused(model), x=numbers(3, *shape))

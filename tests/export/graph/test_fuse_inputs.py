@@ -126,6 +126,60 @@ def test_keras_attention_and_its_norm_are_one_operator_each():
         check(model, exported, x=numbers(*shape))
 
 
+class WrittenNorm(layers.Layer):
+    """Layer normalization in one of the two orders that versions of Keras use."""
+
+    def __init__(self, folded):
+        super().__init__()
+        self.folded = folded
+
+    def build(self, shape):
+        self.gamma, self.beta = (
+            self.add_weight(shape=(shape[-1],), initializer="normal", name=name)
+            for name in ("gamma", "beta")
+        )
+
+    def call(self, x):
+        mean, variance = ops.moments(x, axes=-1, keepdims=True)
+        scale = ops.rsqrt(variance + 1e-3) * self.gamma
+        if self.folded:
+            return x * scale + (-mean * scale + self.beta)
+        return (x - mean) * scale + self.beta
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_layer_norms_of_either_order_are_one_operator(folded):
+    keras.utils.set_random_seed(3)
+    x = keras.Input((None, 12), name="x")
+    model = keras.Model(x, WrittenNorm(folded)(x))
+    exported = fused(model)
+    assert operators(exported) == {"LayerNormalization": 1}
+    check(model, exported, x=numbers(3, 5, 12))
+
+
+def two_axes():
+    return layers.MultiHeadAttention(2, 5, attention_axes=(1, 2))
+
+
+@pytest.mark.parametrize(
+    "layer, kind",
+    [
+        (lambda: layers.LayerNormalization(axis=1), "LayerNormalization"),
+        (lambda: layers.LayerNormalization(axis=(1, 2)), "LayerNormalization"),
+        (lambda: layers.LayerNormalization(center=False), "LayerNormalization"),
+        (lambda: layers.LayerNormalization(scale=False), "LayerNormalization"),
+        (two_axes, "MultiHeadAttention"),
+    ],
+)
+def test_an_export_warns_of_norms_and_attention_without_fusion(tmp_path, layer, kind):
+    x = keras.Input((7, 5, 4), name="x")
+    layer = layer()
+    model = keras.Model(x, layer(x, x) if kind == "MultiHeadAttention" else layer(x))
+    with pytest.warns(UserWarning, match=f"1 layers of the kind {kind}.*0 of them.*slower"):
+        export_onnx(model, tmp_path / "out", verbose=False)
+    export_onnx(model, tmp_path / "plain", fuse=False, verbose=False)  # no fusion, no warning
+
+
 class PowerNorm(layers.Layer):
     """RMS normalization as KerasHub's models write it."""
 

@@ -5,7 +5,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import tensorflow as tf
-from helpers.exports import fused, numbers, operators, run, session
+from helpers.exports import convert, fused, numbers, operators, run, session
 from keras import layers, ops
 
 from keras_transformer.export import ExportError, export_onnx, onnx_model
@@ -195,6 +195,66 @@ def test_digitize_discretization_and_searchsorted():
 def test_bitwise_and_is_refused_by_name():
     with pytest.raises(ExportError, match="BitwiseAnd"):
         holds(lambda x: ops.bitwise_and(x, 6), INTEGERS)
+
+
+class Function(layers.Layer):
+    """Applies a function."""
+
+    def __init__(self, function):
+        super().__init__(name="own_layer")
+        self.function = function
+
+    def call(self, x):
+        return self.function(x)
+
+
+def scan(reverse):
+    def step(total, x):
+        return total + x, total + x
+
+    return lambda x: ops.scan(step, ops.zeros_like(x[0]), x, reverse=reverse)[1]
+
+
+COMPLEX = "'own_layer'.*no complex numbers.*LogMel.*STFTSpectrogram"
+SCAN = "While.*'own_layer'.*keras.ops.scan.*RNN"
+
+
+@pytest.mark.parametrize(
+    "function, message",
+    [
+        (lambda x: ops.fft((x, x))[0], COMPLEX),
+        (lambda x: ops.fft2((x, x))[1], COMPLEX),
+        (lambda x: ops.ifft2((x, x))[0], COMPLEX),
+        (lambda x: ops.rfft(x)[0], COMPLEX),
+        (lambda x: ops.irfft(ops.rfft(x)), COMPLEX),
+        (lambda x: ops.stft(x, 8, 4, 8)[1], COMPLEX),
+        (scan(False), SCAN),
+        (scan(True), SCAN),
+        (lambda x: ops.bitwise_xor(ops.cast(x, "int32"), 6), "BitwiseXor in the layer 'own_layer'"),
+        (lambda x: ops.erfinv(x), "Erfinv.*'own_layer'.*SavedModel"),
+    ],
+)
+def test_refusals_name_the_operator_the_layer_and_the_remedy(function, message):
+    x = keras.Input((16,), batch_size=3, name="x")
+    other = Function(ops.tanh)
+    other.name = "dense_1"  # TensorFlow may give the scope of another layer this name
+    model = keras.Model(x, Function(function)(other(layers.Dense(16)(x))))
+    with pytest.raises(ExportError, match=f"(?s){message}") as caught:
+        convert(model)
+    assert "dense" not in str(caught.value)
+
+
+def test_layers_without_a_conversion_are_refused_by_name():
+    x = keras.Input((800,), name="x")
+    mel = layers.MelSpectrogram(
+        fft_length=128, sequence_stride=64, sampling_rate=8000, num_mel_bins=8, name="mel"
+    )
+    with pytest.raises(ExportError, match="'mel'.*no complex numbers"):
+        convert(keras.Model(x, mel(x)))
+    x = keras.Input((5, 3), name="x")
+    decoded = Function(lambda x: ops.ctc_decode(x, ops.full((ops.shape(x)[0],), 5))[0][0])(x)
+    with pytest.raises(ExportError, match="CTCGreedyDecoder.*'own_layer'.*Return the logits"):
+        convert(keras.Model(x, decoded))
 
 
 def test_indices_are_divided_by_one_node():

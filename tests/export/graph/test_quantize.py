@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import warnings
 
 import keras
 import numpy as np
@@ -35,6 +36,7 @@ from keras_transformer.export.graph.quantize import (
 )
 from keras_transformer.export.graph.simplify import simplify
 from keras_transformer.export.proof import comparison
+from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.search import GreedySearch
 
 INTEGERS = ("int8", "int16x8", "weight_int8", "weight_int4")
@@ -467,3 +469,68 @@ def test_a_model_without_reducible_weights_warns_and_stays_float32(tmp_path, pre
     with pytest.warns(UserWarning, match=f"{precision}' changed nothing.*4[0-9]{{2}} bytes"):
         manifest = export_onnx(model, tmp_path / "out", precision=precision, verbose=False)
     assert manifest["precision"] == "float32"
+
+
+# Models that Keras has quantized
+
+
+def dense(*units):
+    return [layers.Dense(size, activation="relu") for size in units]
+
+
+def used(layer, count):
+    return [layer] * count
+
+
+def with_adapter():
+    layer = layers.Dense(12)
+    layer.build((None, 12))
+    layer.enable_lora(2)
+    return [layer, *dense(3)]
+
+
+BY_KERAS = {
+    "two layers": lambda: dense(12, 5),
+    "three layers": lambda: dense(12, 12, 5),
+    "one layer twice": lambda: used(layers.Dense(12), 2),
+    "one layer three times": lambda: [*used(layers.Dense(12), 3), *dense(5)],
+    "a block": lambda: [EncoderBlock(2, 17)],
+    "a block twice": lambda: used(EncoderBlock(2, 17), 2),
+    "einsum": lambda: [layers.EinsumDense("abc,cd->abd", (None, 12)), *dense(5)],
+    "einsum twice": lambda: used(layers.EinsumDense("abc,cd->abd", (None, 12)), 2),
+    "adapter": with_adapter,
+}
+
+
+def quantized(parts, mode, shape=(None, 12), dtype=None):
+    keras.utils.set_random_seed(3)
+    x = inputs = keras.Input(shape, dtype=dtype, name="x")
+    for part in parts:
+        x = part(x)
+    model = keras.Model(inputs, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras warns of layers that it leaves in float
+        model.quantize(mode)
+    return model
+
+
+@pytest.mark.parametrize("name", tiers.quick(BY_KERAS, "two layers", "one layer three times"))
+@pytest.mark.usefixtures("forked_proofs")
+def test_int8_layers_of_keras_are_exported(name, tmp_path):
+    """The proof opens the file with "session.x64quantprecision" and compares it with Keras."""
+    model = quantized(BY_KERAS[name](), "int8")
+    export_onnx(model, tmp_path / "out", verbose=False)
+    assert counts(onnx.load(tmp_path / "out" / "model.onnx").graph)["MatMulInteger"]
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("forked_proofs")
+def test_an_int8_table_of_keras_is_exported(tmp_path):
+    parts = [layers.Embedding(31, 12), *dense(12, 5)]
+    export_onnx(quantized(parts, "int8", (None,), "int32"), tmp_path / "out", verbose=False)
+
+
+@pytest.mark.parametrize("mode", ["int4", "float8"])
+def test_other_modes_of_keras_are_refused(mode):
+    with pytest.raises(ExportError, match=f"quantized 'dense.*' to {mode}.*weight_int4"):
+        convert(quantized(dense(12, 5), mode))

@@ -8,6 +8,7 @@ from keras_transformer.export.runtime.batching import (
     PROBES,
     MachineError,
     batches,
+    explained,
     in_batches,
     run_rows,
 )
@@ -115,3 +116,11 @@ def test_good_rows_are_run_wherever_the_bad_ones_are(kind, good, bad):
     found = run_rows(run, rows)
     assert [place for place, item in enumerate(found) if isinstance(item, kind)] == sorted(bad)
     assert all(found[place] == (place,) for place in good)
+
+
+def test_a_failed_run_on_a_short_input_is_explained():
+    words = "Non-zero status code ... Conv ... Invalid input shape: {1}"
+    assert "shorter than the window of a convolution; pad it. Non-zero" in explained(
+        RuntimeError(words)
+    )
+    assert explained(RuntimeError("no memory")) == "onnxruntime failed: no memory"
