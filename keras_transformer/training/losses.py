@@ -7,6 +7,7 @@ With one label per row T is absent and N = B.
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.training.replicas import mean_over_replicas
@@ -45,6 +46,20 @@ def token_weights(labels: Tensor, sample_weight: Tensor = None, pad_id: int = 0)
     return weights * (sample_weight[:, None] if rank == 1 else sample_weight)
 
 
+def check_labels(labels: Any, classes: int, pad_id: int) -> None:
+    """Raises `ValueError` for labels, an array or eager tensor, that no class has."""
+    if keras.backend.backend() == "tensorflow" and hasattr(labels, "numpy"):
+        labels = labels.numpy()
+    if not isinstance(labels, np.ndarray):
+        return  # of a graph, without values
+    found = labels[labels != pad_id]
+    if found.size and (found.min() < 0 or found.max() >= classes):
+        raise ValueError(
+            f"Labels are from {found.min()} to {found.max()}, but the classes are 0 to "
+            f"{classes - 1}, and the loss leaves out the label {pad_id} only (`pad_id`)."
+        )
+
+
 def flat_tokens(
     y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None, pad_id: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -78,6 +93,8 @@ def flat_tokens(
             "Labels must have shape (B, T) and logits (B, T, V) with the same B and T, or (B,) and "
             f"(B, V), but the shapes are {tuple(labels.shape)} and {tuple(logits.shape)}."
         )
+    if logits.shape[-1] is not None:
+        check_labels(labels, logits.shape[-1], pad_id)
     weights = token_weights(labels, sample_weight, pad_id)  # (B, T)
     if pad_id < 0:
         labels = ops.maximum(labels, 0)  # an index into the logits
