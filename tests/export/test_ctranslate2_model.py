@@ -263,7 +263,9 @@ def test_errors_name_the_wrong_model_tokenizer_folder_or_package(tokenizer, tmp_
     encoder = kt.TransformerEncoder(V, 1, D, H, F)
     with pytest.raises(TypeError, match="must be a Transformer, but TransformerEncoder"):
         export_ctranslate2(encoder, tmp_path / "out")
-    with pytest.raises(ValueError, match=f"has {tokenizer.vocab_size} ids, but the model {V}"):
+    with pytest.raises(
+        ValueError, match=f"has {tokenizer.vocab_size} ids, but the model reads {V}"
+    ):
         export_ctranslate2(random_model(), tmp_path / "out", tokenizer)
     (tmp_path / "config.json").write_text("{}", "utf-8")
     with pytest.raises(ExportError, match="does not say .*keras-transformer-onnx"):
