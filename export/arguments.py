@@ -6,6 +6,7 @@ passed, the expected values and a fix. Tasks check samples, because they know th
 Shapes: B rows, S tokens, C classes.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortli
 from keras_transformer.search.speech import SpeechSearch
 from keras_transformer.text.json_tokenizer import AnyTokenizer, JsonTokenizer
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabularies import check_tokenizer, check_tokenizers, of_both_sides
 
 
 def check_arguments(
@@ -62,29 +64,37 @@ def check_arguments(
         )
     check_time_distributed(model)
     for name, given in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
-        if given is not None and not (hasattr(given, "save") and hasattr(given, "encode")):
-            raise TypeError(f"{name} must be a Tokenizer, but {type(given).__name__} was passed.")
+        if given is not None:
+            check_tokenizer(given, name)
     if target_tokenizer is not None and (tokenizer is None or search is None):
         raise ValueError("target_tokenizer decodes search results: pass tokenizer and search too.")
     for name, value in (("max_length", max_length), ("max_source_length", max_source_length)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be a positive integer, but {value!r} was passed.")
     if search is not None:
-        _check_search(model, tokenizer, search, max_length, target_tokenizer)
+        _check_search(model, search, max_length)
     elif max_length is not None:
         raise ValueError(
             "max_length limits what a search generates: pass a search, or leave it out."
         )
+    elif tokenizer is not None and hasattr(model, "decode_step"):
+        warnings.warn(
+            f"Without a search, {type(model).__name__} is exported as one forward pass from ids to "
+            "logits, and nothing generates text from it. Pass a search, such as BeamSearch(4), or "
+            "leave the tokenizer out.",
+            stacklevel=3,
+        )
+    if tokenizer is not None:
+        given = {"source": tokenizer, "target": target_tokenizer or tokenizer}
+        sizes = None
+        if search is not None:
+            given = of_both_sides(model, tokenizer, target_tokenizer)
+            sizes = vocab_sizes(model)
+        check_tokenizers(model, given, sizes)
 
 
-def _check_search(
-    model: keras.Model,
-    tokenizer: Tokenizer | None,
-    search: ExportableSearch,
-    max_length: int | None,
-    target_tokenizer: Tokenizer | None,
-) -> None:
-    """Raises unless `search` can run the model, and the tokenizers fit the model."""
+def _check_search(model: keras.Model, search: ExportableSearch, max_length: int | None) -> None:
+    """Raises unless `search` can run the model."""
     if not isinstance(search, (GreedySearch, BeamSearch, Sampling)):
         raise TypeError(
             "search must be a GreedySearch, BeamSearch or Sampling, but "
@@ -93,29 +103,14 @@ def _check_search(
     if not hasattr(model, "decode_step"):
         raise TypeError(
             f"{type(model).__name__} has no decode_step, so a search cannot run it. Pass a "
-            "Transformer or CausalTransformer, or leave `search` out to export the forward pass."
+            "Transformer or CausalTransformer, or leave `search` out to export the forward pass. "
+            "For a decoder on an encoder of your own, use Transformer(encoder=...)."
         )
     if max_length is not None and search.min_length > max_length:
         raise ValueError(
             f"The search has min_length={search.min_length}, but may write at most {max_length} "
             "tokens (max_length). Pass a larger max_length, or a search with a smaller min_length."
         )
-    if tokenizer is None:
-        return
-    if getattr(model, "target_vocab_size", None) is not None and target_tokenizer is None:
-        raise ValueError(
-            "The model writes ids of a second vocabulary (target_vocab_size), but only one "
-            "tokenizer was passed. Pass target_tokenizer too; the same one, if both sides share it."
-        )
-    sizes = vocab_sizes(model)
-    pairs = {"source": (tokenizer, "reads"), "target": (target_tokenizer, "writes")}
-    for side, (given, does) in pairs.items():  # the model may have more ids than the tokenizer
-        if given is not None and sizes[side] is not None and given.vocab_size > sizes[side]:
-            raise ValueError(
-                f"The tokenizer of the {side} has {given.vocab_size} ids, but the model {does} "
-                f"{sizes[side]}. Pass the one that it was trained with, or leave it out to export "
-                "ids."
-            )
 
 
 def check_onnx_arguments(

@@ -138,11 +138,6 @@ def vocabulary(size: int, tokenizer: Tokenizer | None = None) -> list[str]:
     """Returns a distinct string for each id: the tokenizer's piece, else `<id 17>`."""
     pieces = []
     if tokenizer is not None:
-        if tokenizer.vocab_size > size:
-            raise ValueError(
-                f"The tokenizer has {tokenizer.vocab_size} ids, but the model {size}. Pass the one "
-                "that it was trained with, or leave it out."
-            )
         processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
         pieces = processor.id_to_piece(list(range(tokenizer.vocab_size)))
     return pieces + [f"<id {i}>" for i in range(len(pieces), size)]

@@ -20,6 +20,7 @@ from keras_transformer.export.arguments import check_weights
 from keras_transformer.export.staging import WhyNot, why_not_files
 from keras_transformer.models import Transformer
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabularies import check_tokenizers, of_both_sides
 from keras_transformer.types import Array
 
 CONFIG_FILE = "config.json"
@@ -32,6 +33,7 @@ def check_translator(model: Any, **tokenizers: Any) -> None:
 
     Raises:
         TypeError: another kind of model or tokenizer.
+        ValueError: a tokenizer that does not belong to the model.
         ExportError: a weight holds NaN.
     """
     if not isinstance(model, Transformer):
@@ -45,6 +47,9 @@ def check_translator(model: Any, **tokenizers: Any) -> None:
                 f"{name} must be a Tokenizer, a SentencePiece model, but {type(given).__name__} "
                 "was passed."
             )
+    if tokenizers["tokenizer"] is not None:
+        given = tokenizers["tokenizer"], tokenizers["target_tokenizer"]
+        check_tokenizers(model, of_both_sides(model, *given))
     check_weights(model)
 
 

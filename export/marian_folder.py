@@ -182,16 +182,9 @@ def _vocabularies(
         names: for source and target the piece of each of our ids, see `pieces.published`.
 
     Raises:
-        ValueError: a tokenizer has more ids than the model, or two tokenizers of one vocabulary
-            have different pieces for an id.
+        ValueError: two tokenizers of one vocabulary have different pieces for an id.
     """
     sizes = [model.vocab_size, model.target_vocab_size or model.vocab_size]
-    for own, size in zip(names, sizes, strict=True):
-        if len(own) > size:
-            raise ValueError(
-                f"A tokenizer has {len(own)} ids, but the model {size}. Pass the ones that it was "
-                "trained with."
-            )
     if model.target_vocab_size is not None:
         return [marian_ids(own, size, False) for own, size in zip(names, sizes, strict=True)]
     joined, different = [], []

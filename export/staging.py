@@ -18,6 +18,12 @@ from keras_transformer.types import StrPath
 WhyNot: TypeAlias = Callable[[pathlib.Path], str | None]
 
 
+# Endings of the files of other exporters. Ours write folders.
+FILE_ENDINGS = frozenset(
+    (".onnx", ".keras", ".h5", ".hdf5", ".pb", ".tflite", ".bin", ".npz", ".safetensors", ".zip")
+)
+
+
 class ExportError(Exception):
     """Raised when an export fails. The message names the check, the size of the error and a fix."""
 
@@ -49,9 +55,14 @@ def staged(path: StrPath, why_not: WhyNot) -> Iterator[pathlib.Path]:
 
     Raises:
         ExportError: `path` holds something other than an export, or cannot be written.
-        ValueError: `path` begins with "~".
+        ValueError: `path` begins with "~", or has the ending of a file.
     """
     path = checked_path(path)
+    if path.suffix.lower() in FILE_ENDINGS:
+        raise ValueError(
+            f"The export is a folder, but {str(path)!r} is named like a file. Pass the name of a "
+            f"folder, such as {str(path.with_suffix(''))!r}."
+        )
     if os.path.islink(path) and not os.path.exists(path):
         raise ExportError(
             f"{path} is a broken symbolic link, to {os.path.realpath(path)}. Remove the link, "

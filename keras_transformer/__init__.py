@@ -85,6 +85,7 @@ __all__ = [
     "combine_masks",
     "distil",
     "feature_batches",
+    "generate",
     "importers",
     "language_model_batches",
     "padding_mask",
@@ -161,7 +162,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.training.quantization import quantization_aware
     from keras_transformer.training.resume import TrainingCheckpoint
     from keras_transformer.training.schedules import InverseSquareRootWarmup
-    from keras_transformer.translation import distil, translate
+    from keras_transformer.translation import distil, generate, translate
 
 with _where_installed():  # Keras and sentencepiece
     from keras_transformer.data.batches import Batches

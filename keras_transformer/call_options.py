@@ -68,7 +68,12 @@ def check_number(
         wanted = "an integer" if kind is numbers.Integral else "a number"
         raise TypeError(f"{name} must be {wanted}, got {value!r} ({type(value).__name__}).")
     if not lowest <= value <= highest or math.isinf(value):
-        raise ValueError(f"{name} must lie in [{lowest}, {highest}] and be finite, got {value}.")
+        least = "above 0" if lowest == _ABOVE_0 else f"at least {lowest}"
+        most = "finite" if math.isinf(highest) else f"at most {highest}"
+        hint = ""
+        if name == "temperature":
+            hint = " Near 0 it gives the most likely tokens, as GreedySearch does."
+        raise ValueError(f"{name} must be {least} and {most}, got {value}.{hint}")
 
 
 def check_option(name: str, value: Any) -> None:

@@ -165,6 +165,11 @@ def call_encoder(encoder: keras.Model, source: Any) -> Any:
     return encoder(source)
 
 
+def is_causal(model: Any) -> bool:
+    """Returns whether a model continues its source, as a language model does."""
+    return [tensor.name for tensor in getattr(model, "inputs", None) or ()] == ["target_ids"]
+
+
 class CachedDecoding:
     """Implements `SearchModel` for models whose decoder is a stack of blocks.
 

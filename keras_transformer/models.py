@@ -14,7 +14,12 @@ from keras import layers, ops
 from keras_transformer.decoding import CachedDecoding, call_encoder
 from keras_transformer.layers.base import apply_settings, sublayer_settings
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
-from keras_transformer.layers.checks import check_encoder, check_id_inputs, check_positive
+from keras_transformer.layers.checks import (
+    check_encoder,
+    check_id_inputs,
+    check_no_text,
+    check_positive,
+)
 from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
 from keras_transformer.layers.positions import PositionEncoding, position_encoding
 from keras_transformer.layers.ssru import RecurrentDecoderBlock
@@ -199,6 +204,11 @@ class TransformerModel(DistributedModel):
             blocks=blocks,
             norm=norm,
         )
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
+        if all(tensor.dtype != "string" for tensor in self.inputs):
+            check_no_text(inputs)  # before Keras converts arrays
+        return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Tensor:
         check_id_inputs(self, inputs)

@@ -1,15 +1,24 @@
-"""Translates lines of text with a Keras model, and writes translations to train a student."""
+"""Translates lines and continues prompts with a Keras model; writes text to train a student."""
 
 import contextlib
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 
+from keras_transformer.call_options import MOST_SEED
+from keras_transformer.decoding import is_causal
 from keras_transformer.files import checked_path
 from keras_transformer.padding import pad_rows
-from keras_transformer.special_ids import END_ID
+from keras_transformer.special_ids import BEGIN_ID, END_ID
 from keras_transformer.text.corpora import read_lines
+from keras_transformer.text.vocabularies import (
+    check_tokenizer,
+    check_tokenizers,
+    of_both_sides,
+)
 from keras_transformer.types import StrPath
 
 if TYPE_CHECKING:  # it needs SentencePiece
@@ -23,6 +32,7 @@ def translate(
     lines: Sequence[str],
     tokens_per_batch: int = 4096,
     target_tokenizer: "AnyTokenizer | None" = None,
+    **options: Any,
 ) -> list[str]:
     """Translates lines of text with a Keras model.
 
@@ -30,20 +40,23 @@ def translate(
 
     Args:
         search: a search, such as `BeamSearch` or `GreedySearch`.
-        model: `Transformer`, or any other model that `search` supports.
+        model: `Transformer`, or any other model with a source of text that `search` supports.
         tokenizer: `Tokenizer`.
         lines: list of N strings.
         tokens_per_batch: greatest number of source tokens of a batch, padding included. A longer
             line is a separate batch. Defaults to 4096.
         target_tokenizer: `Tokenizer` of the target. Defaults to `None`: `tokenizer` for both.
+        **options: options of the search's call, such as `max_length`. An array with one row for
+            each line gives each line its own.
 
     Returns:
         List of N strings, the best translation of each line; "" for a blank line, as in
         `Translator`.
 
     Raises:
-        TypeError: `lines` is a single string.
-        ValueError: `tokens_per_batch` is below 1.
+        TypeError: `lines` is a single string, or an argument has the place of another.
+        ValueError: `tokens_per_batch` is below 1, the model is a language model, a tokenizer does
+            not belong to it, or an option has neither one row nor N.
 
     Example:
 
@@ -51,14 +64,114 @@ def translate(
     >>> translate(search, model, tokenizer, ["A man rides a bicycle."])  # doctest: +SKIP
     ['Ein Mann fährt Fahrrad.']
     """
+    _check_places(search, model, tokenizer)
+    if is_causal(model):
+        raise ValueError(
+            f"{type(model).__name__} continues text and translates none. Use kt.generate("
+            "search, model, tokenizer, prompts)."
+        )
+    tokenizers = of_both_sides(model, tokenizer, target_tokenizer)
+    return _best_texts(search, model, tokenizers, lines, (), (END_ID,), tokens_per_batch, options)
+
+
+def generate(
+    search: Callable[..., Any],
+    model: keras.Model,
+    tokenizer: "AnyTokenizer",
+    prompts: Sequence[str],
+    tokens_per_batch: int = 2048,
+    **options: Any,
+) -> list[str]:
+    """Continues prompts with a language model.
+
+    The tokens are the same as in `Generator`, which continues prompts without Keras: the model
+    reads the begin token and the pieces of the prompt. Prompts of similar length are searched
+    together.
+
+    Args:
+        search: a search, such as `Sampling` or `GreedySearch`.
+        model: `CausalTransformer`, or any other language model that `search` supports.
+        tokenizer: `Tokenizer`.
+        prompts: list of N strings.
+        tokens_per_batch: greatest number of prompt tokens of a batch, padding included. A longer
+            prompt is a separate batch. Defaults to 2048.
+        **options: options of the search's call, such as `max_length`, `temperature` or `seed`. An
+            array with one row for each prompt gives each prompt its own. Without a seed, each call
+            draws one for all its prompts.
+
+    Returns:
+        List of N strings, the best continuation of each prompt, without the prompt; "" for a blank
+        prompt. To generate from nothing, search the begin token alone: `search(model, [[2]])`.
+
+    Raises:
+        TypeError: `prompts` is a single string, or an argument has the place of another.
+        ValueError: `tokens_per_batch` is below 1, the model is no language model, the tokenizer
+            does not belong to it, or an option has neither one row nor N.
+
+    Example:
+
+    >>> search = Sampling(temperature=0.8, top_k=50)  # doctest: +SKIP
+    >>> generate(search, model, tokenizer, ["Once upon"], max_length=20)  # doctest: +SKIP
+    ['a time there was a fox.']
+    """
+    _check_places(search, model, tokenizer)
+    if not is_causal(model):
+        raise ValueError(
+            f"{type(model).__name__} is no language model, so it continues no text. Use "
+            "kt.translate(search, model, tokenizer, lines)."
+        )
+    draws = "seed" in getattr(search, "options", ()) and search.seed is None
+    if draws and options.get("seed") is None:
+        options["seed"] = secrets.randbelow(MOST_SEED + 1)
+    tokenizers = of_both_sides(model, tokenizer)
+    batch = tokens_per_batch
+    return _best_texts(search, model, tokenizers, prompts, (BEGIN_ID,), (), batch, options)
+
+
+def _check_places(search: Any, model: Any, tokenizer: Any) -> None:
+    """Raises `TypeError` for arguments in another order than search, model, tokenizer, lines."""
+    if not callable(search) or isinstance(search, keras.Model):
+        raise TypeError(
+            f"search must be a search, such as BeamSearch(4), but {type(search).__name__} was "
+            "passed. The order is search, model, tokenizer, lines."
+        )
+    if hasattr(model, "call_defaults") or isinstance(model, str | Sequence):
+        raise TypeError(
+            f"model must be a model, such as a Transformer, but {type(model).__name__} was passed. "
+            "The order is search, model, tokenizer, lines."
+        )
+    check_tokenizer(tokenizer)
+
+
+def _best_texts(
+    search: Callable[..., Any],
+    model: Any,
+    tokenizers: dict[str, Any],
+    lines: Sequence[str],
+    begin: tuple[int, ...],
+    end: tuple[int, ...],
+    tokens_per_batch: int,
+    options: dict[str, Any],
+) -> list[str]:
+    """Returns the text of the best hypothesis of each line, "" for a blank one.
+
+    Args:
+        search, model, tokens_per_batch: as in `translate`.
+        tokenizers: the tokenizers by side.
+        lines: N strings.
+        begin, end: ids before and after the pieces of a line.
+        options: options of the search's call.
+    """
     if isinstance(lines, str):
         raise TypeError(f"lines must be a list of strings, got {lines!r:.100}. Pass [line].")
     if tokens_per_batch < 1:
         raise ValueError(f"tokens_per_batch must be at least 1, but it is {tokens_per_batch}.")
-    ids = [[*row, END_ID] for row in tokenizer.encode(lines)]
-    translations = [""] * len(lines)
-    decode = (target_tokenizer or tokenizer).decode
-    waiting = [i for i, line in enumerate(lines) if line.strip()]
+    check_tokenizers(model, tokenizers)
+    pieces = tokenizers["source"].encode(lines)
+    ids = [[*begin, *row, *end] for row in pieces]
+    by_line = _options_of_lines(options, len(ids))
+    texts = [""] * len(ids)
+    waiting = [i for i, row in enumerate(pieces) if lines[i].strip() and {*row} - {BEGIN_ID}]
     waiting.sort(key=lambda i: len(ids[i]))
     while waiting:
         # Longest lines first: if memory is too small, the first batch fails.
@@ -66,10 +179,25 @@ def translate(
         batch = waiting[-rows:]
         del waiting[-rows:]
         source_ids = pad_rows([ids[i] for i in batch])  # (B, S)
-        best = keras.ops.convert_to_numpy(search(model, source_ids).ids)[:, 0]  # (B, T)
-        for i, text in zip(batch, decode(best), strict=True):
-            translations[i] = text
-    return translations
+        own = {name: array[batch] for name, array in by_line.items()}
+        found = search(model, source_ids, **{**options, **own})
+        best = keras.ops.convert_to_numpy(found.ids)[:, 0]  # (B, T)
+        for i, text in zip(batch, tokenizers["target"].decode(best), strict=True):
+            texts[i] = text
+    return texts
+
+
+def _options_of_lines(options: dict[str, Any], count: int) -> dict[str, Any]:
+    """Returns the options that have a row for each of `count` lines, as arrays."""
+    arrays = {name: np.asarray(value) for name, value in options.items() if value is not None}
+    arrays = {name: array for name, array in arrays.items() if array.ndim and len(array) != 1}
+    for name, array in arrays.items():
+        if len(array) != count:
+            raise ValueError(
+                f"{name} has {len(array)} rows, but there are {count} lines. Pass one row for all, "
+                "or one for each line."
+            )
+    return arrays
 
 
 def distil(

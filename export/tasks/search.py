@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding import START_IDS
+from keras_transformer.decoding import START_IDS, is_causal
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.tasks.samples import (
@@ -32,6 +32,7 @@ from keras_transformer.search.inputs import model_source, source_specs
 from keras_transformer.search.ranking import NOT_LISTED
 from keras_transformer.search.shortlist import Shortlisted
 from keras_transformer.search.speech import SpeechSearch
+from keras_transformer.text.vocabularies import vocabulary_sizes
 from keras_transformer.training.alignment import with_alignments
 from keras_transformer.types import Array, Ids, Tensor
 
@@ -41,10 +42,10 @@ Case: TypeAlias = Mapping[str, Array]
 
 def vocab_sizes(model: keras.Model) -> dict[str, int | None]:
     """Returns `{"source", "target"}` of a searchable model; `None` for a source without ids."""
-    target = getattr(model, "target_vocab_size", None) or model.vocab_size
-    if model.source_inputs is None:
-        return {"source": model.vocab_size, "target": target}
-    return {"source": most_ids(model.encoder) if reads_ids(model) else None, "target": target}
+    sizes = vocabulary_sizes(model)
+    if sizes["source"] is None and reads_ids(model):
+        sizes["source"] = most_ids(model.encoder)
+    return sizes
 
 
 def _described(constraint: Constraint) -> dict[str, Any]:
@@ -157,7 +158,7 @@ class SearchTask:
         self.random: bool = isinstance(search, Sampling)
         self.reads_ids: bool = reads_ids(model)
         self.name: str = "translate" if self.reads_ids else "transcribe"
-        if [tensor.name for tensor in model.inputs] == [signature.TARGET_IDS]:
+        if is_causal(model):
             self.name = "generate"
         self.vocab_size: dict[str, int | None] = vocab_sizes(model)
         self.longest: int | None = model.max_length

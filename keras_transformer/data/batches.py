@@ -3,7 +3,7 @@
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_transformer.data.examples import Examples
 from keras_transformer.data.plan import BatchOptions, BatchPlan
+from keras_transformer.text.json_tokenizer import AnyTokenizer
 from keras_transformer.types import Array
 
 # The result of functions that make batches: a `tf.data.Dataset` on TensorFlow, a `Batches` on other
@@ -22,13 +23,18 @@ _log = logging.getLogger(__name__)
 
 
 def make_dataset(
-    examples: Examples, options: BatchOptions, label_names: list[str] | None = None, cut: int = 0
+    examples: Examples,
+    options: BatchOptions,
+    tokenizers: Mapping[str, AnyTokenizer],
+    label_names: list[str] | None = None,
+    cut: int = 0,
 ) -> Dataset:
     """Makes batches of the examples that fit, and logs the examples left out.
 
     Args:
         examples: N examples; empty and over-long ones are left out.
         options: `BatchOptions`.
+        tokenizers: the tokenizers of the ids, by side: "source" and "target".
         label_names: names of the classes, or `None`.
         cut: number of examples that were shortened.
 
@@ -66,7 +72,7 @@ def make_dataset(
     )
     complete = report.kept == report.read and not report.cut
     _log.log(logging.INFO if complete else logging.WARNING, "%s", report)
-    batches = Batches(plan, report, label_names)
+    batches = Batches(plan, report, tokenizers, label_names)
     return batches.dataset() if keras.backend.backend() == "tensorflow" else batches
 
 
@@ -128,11 +134,20 @@ class Batches(keras.utils.PyDataset):
         settings: dictionary of JSON values that must be equal for a run to resume.
         labels: list of str, the names of the classes in the order of their ids; `None` if the
             labels are not classes.
+        tokenizers: dictionary from "source" or "target" to the tokenizer of these ids. A model of
+            this package records them in `fit`.
     """
 
-    def __init__(self, plan: BatchPlan, report: Report, labels: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        plan: BatchPlan,
+        report: Report,
+        tokenizers: Mapping[str, AnyTokenizer],
+        labels: list[str] | None = None,
+    ) -> None:
         super().__init__()
         self.report: Report = report
+        self.tokenizers: dict[str, AnyTokenizer] = dict(tokenizers)
         self.batches_per_epoch: int = plan.batches_per_epoch
         self.epoch: int = 0
         settings: dict[str, Any] = {"batches": plan.batches_per_epoch, "tokens": report.tokens}

@@ -25,6 +25,7 @@ from keras_transformer.data.translation import shift_targets
 from keras_transformer.padding import pad_vectors
 from keras_transformer.text.corpora import checked_strings
 from keras_transformer.text.json_tokenizer import AnyTokenizer
+from keras_transformer.text.vocabularies import check_tokenizer
 from keras_transformer.types import Array, Ids
 
 
@@ -83,6 +84,8 @@ def feature_batches(
     >>> inputs["features"].shape
     TensorShape([2, 7, 3])
     """
+    if tokenizer is not None:
+        check_tokenizer(tokenizer)
     batch_options = BatchOptions(tokens_per_batch, max_length, **options)
     if tokenizer is not None and name == "target_ids":
         raise ValueError(
@@ -105,7 +108,7 @@ def feature_batches(
         empty |= are_blank(texts)
         collate = functools.partial(_collate_texts, name)
     examples = Examples("sequence", columns, empty, collate, classes)
-    return make_dataset(examples, batch_options, names)
+    return make_dataset(examples, batch_options, {"target": tokenizer} if tokenizer else {}, names)
 
 
 def _check_features(features: Sequence[Array]) -> None:

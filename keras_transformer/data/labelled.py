@@ -28,6 +28,7 @@ from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import END_ID
 from keras_transformer.text.corpora import checked_strings, join_words
 from keras_transformer.text.json_tokenizer import AnyTokenizer
+from keras_transformer.text.vocabularies import check_tokenizer
 from keras_transformer.types import Array, Ids
 
 
@@ -80,6 +81,7 @@ def classification_batches(
     >>> train.batches.labels
     ['neg', 'pos']
     """
+    check_tokenizer(tokenizer)
     batch_options = BatchOptions(tokens_per_batch, **options)
     texts = checked_strings(texts, "texts")
     check_counts_agree(texts=texts, labels=labels)
@@ -91,7 +93,7 @@ def classification_batches(
         rows.values[rows.starts + lengths - 1] = END_ID
         rows = replace(rows, lengths=lengths)
     examples = Examples("text", {"source": rows}, empty, _collate_classes, classes)
-    return make_dataset(examples, batch_options, names, cut)
+    return make_dataset(examples, batch_options, {"source": tokenizer}, names, cut)
 
 
 def _collate_classes(
@@ -156,6 +158,7 @@ def tagging_batches(
     >>> train.batches.labels
     ['DT', 'NN']
     """
+    check_tokenizer(tokenizer)
     batch_options = BatchOptions(tokens_per_batch, **options)
     check_counts_agree(sentences=sentences, tags=tags)
     sentences = [checked_strings(s, f"sentences[{i}]") for i, s in enumerate(sentences)]
@@ -183,7 +186,7 @@ def tagging_batches(
         check_counts_agree(sentences=sentences, sentence_labels=sentence_labels)
         labels, _ = label_ids(sentence_labels, sentence_label_names)
     examples = Examples("sentence", columns, empty, _collate_tags, labels)
-    return make_dataset(examples, batch_options, names)
+    return make_dataset(examples, batch_options, {"source": tokenizer}, names)
 
 
 def _tagged_row(pieces: list[list[int]], marks: Ids) -> Ids:

@@ -22,8 +22,9 @@ from keras_transformer.data.examples import (
 from keras_transformer.data.plan import BatchOptions, check_count
 from keras_transformer.data.translation import shift_targets
 from keras_transformer.padding import pad_rows
-from keras_transformer.text.corpora import checked_strings, read_lines
+from keras_transformer.text.corpora import checked_strings, read_lines, refuse_paths
 from keras_transformer.text.json_tokenizer import AnyTokenizer
+from keras_transformer.text.vocabularies import check_tokenizer
 from keras_transformer.types import Ids, StrPath
 
 _NOT_WITH_WINDOW = "max_length", "bucket_boundaries"
@@ -85,15 +86,19 @@ def language_model_batches(
     >>> train.batches.report.kept
     4
     """
+    check_tokenizer(tokenizer)
     is_file = isinstance(texts, str | os.PathLike)
+    if not is_file:
+        texts = texts if isinstance(texts, bytes) else list(texts)
+        refuse_paths(texts, "texts")
+        texts = checked_strings(texts, "texts")
     if window is None:
         refuse_without("window", stride=stride, begin=None if begin else begin)
         batch_options = BatchOptions(tokens_per_batch, **options)
-        lines = read_lines(texts) if is_file else checked_strings(texts, "texts")
+        lines = read_lines(texts) if is_file else texts
         columns = {"target": text_rows(tokenizer, lines, sampling_alpha)}
-        return make_dataset(
-            Examples("document", columns, are_blank(lines), _collate_documents), batch_options
-        )
+        examples = Examples("document", columns, are_blank(lines), _collate_documents)
+        return make_dataset(examples, batch_options, {"target": tokenizer})
     if sampling_alpha is not None or not options.keys().isdisjoint(_NOT_WITH_WINDOW):
         raise ValueError(
             f"sampling_alpha, {' and '.join(_NOT_WITH_WINDOW)} do not work with a window."
@@ -108,7 +113,7 @@ def language_model_batches(
             f"batch_multiple is {batch_options.longest}."
         )
     documents = ["\n".join(read_lines(texts)) + "\n"] if is_file else texts
-    ids = Rows.of(encode_rows(tokenizer, checked_strings(documents, "texts"))).values
+    ids = Rows.of(encode_rows(tokenizer, documents)).values
     last = len(ids) - (window if begin else window + 1)
     if last < 0:
         raise ValueError(
@@ -120,7 +125,7 @@ def language_model_batches(
     windows = _Windows(ids, starts, lengths, last=last, moves=batch_options.shuffle)
     collate = _collate_documents if begin else _collate_windows
     examples = Examples("window", {"target": windows}, lengths == 0, collate)
-    return make_dataset(examples, batch_options)
+    return make_dataset(examples, batch_options, {"target": tokenizer})
 
 
 @dataclass(frozen=True, eq=False)

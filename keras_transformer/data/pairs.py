@@ -27,6 +27,7 @@ from keras_transformer.special_ids import BEGIN_ID
 from keras_transformer.text.corpora import checked_strings, read_parallel
 from keras_transformer.text.json_tokenizer import AnyTokenizer
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabularies import check_tokenizer
 from keras_transformer.types import Ids, StrPath
 
 
@@ -86,6 +87,7 @@ def pair_batches(
     >>> sorted(inputs)
     ['first_ids', 'second_ids']
     """
+    check_tokenizer(tokenizer)
     batch_options = BatchOptions(tokens_per_batch, **options)
     first, second = read_parallel(first, second)
     classes, names = None, None
@@ -105,7 +107,7 @@ def pair_batches(
     }
     empty = are_blank(first) | are_blank(second)
     examples = Examples("pair", columns, empty, _collate_pairs, classes, joined=one_row)
-    return make_dataset(examples, batch_options, names)
+    return make_dataset(examples, batch_options, {"source": tokenizer}, names)
 
 
 def _collate_pairs(
@@ -165,6 +167,7 @@ def answer_batches(
     >>> tokenizer.decode(row[start : end + 1].numpy())
     'cat'
     """
+    check_tokenizer(tokenizer)
     batch_options = BatchOptions(tokens_per_batch, **options)
     questions = checked_strings(questions, "questions")
     passages = checked_strings(passages, "passages")
@@ -180,7 +183,8 @@ def answer_batches(
         span = piece_span(tokenizer, passages[i], answers[i], f"answer {i}")
         before = columns["question"].lengths[i] - _begin_count(tokenizer) if one_row else 0
         positions[i] = np.add(span, before)
-    return make_dataset(replace(examples, labels=positions), batch_options)
+    examples = replace(examples, labels=positions)
+    return make_dataset(examples, batch_options, {"source": tokenizer})
 
 
 def _begin_count(tokenizer: AnyTokenizer) -> int:

@@ -119,7 +119,7 @@ def speech_batches(
     batch_options = BatchOptions(
         batch_size * frames, frames, bucket_boundaries=[frames], static_shapes=True, **options
     )
-    return make_dataset(examples, batch_options)
+    return make_dataset(examples, batch_options, {"target": tokenizer})
 
 
 def _start_tokens(

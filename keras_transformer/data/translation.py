@@ -23,6 +23,7 @@ from keras_transformer.special_ids import BEGIN_ID, PAD_ID, UNKNOWN_ID
 from keras_transformer.text.corpora import read_parallel
 from keras_transformer.text.glossary import MARKS, Glossary
 from keras_transformer.text.json_tokenizer import AnyTokenizer
+from keras_transformer.text.vocabularies import check_tokenizer
 from keras_transformer.text.words import PieceWords, piece_weights, read_alignments
 from keras_transformer.types import Array, Ids, StrPath
 
@@ -94,9 +95,11 @@ def translation_batches(
     >>> train = translation_batches(["a cat"], ["eine Katze"], tokenizer)
     >>> (inputs, labels), = train
     """
+    tokenizers = tokenizer, target_tokenizer or tokenizer
+    for each in tokenizers:
+        check_tokenizer(each)
     batch_options = BatchOptions(tokens_per_batch, **options)
     sources, targets = read_parallel(source, target, undo_bpe)
-    tokenizers = tokenizer, target_tokenizer or tokenizer
     if glossary is not None:
         if alignments is not None:
             raise ValueError(
@@ -121,7 +124,7 @@ def translation_batches(
         counts = [each.counts(ids) for each, ids in zip(words, rows, strict=True)]
         labels = _alignments(alignments, *counts)
         examples = replace(examples, labels=labels, collate=collate)
-    return make_dataset(examples, batch_options)
+    return make_dataset(examples, batch_options, dict(zip(columns, tokenizers, strict=True)))
 
 
 def _collate(

@@ -37,6 +37,7 @@ from keras_transformer.layers.positions import SinusoidalPositionEncoding
 from keras_transformer.models import Transformer
 from keras_transformer.special_ids import END_ID
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabularies import with_tokenizers
 from keras_transformer.types import Array, Ids, StrPath
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def load(
         renumbered(text, piece_names(own, order))
         for text, own, order in zip(texts, ids, orders, strict=True)
     ]
-    return model, tokenizers[0] if len(tokenizers) == 1 else tuple(tokenizers)
+    return with_tokenizers(model, tokenizers[0] if len(tokenizers) == 1 else tuple(tokenizers))
 
 
 def load_shortlist(folder: StrPath) -> "Shortlist":

@@ -18,6 +18,7 @@ from keras_transformer.layers.pooling import SequencePooling
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import TransformerEncoder
 from keras_transformer.text.json_tokenizer import JsonTokenizer
+from keras_transformer.text.vocabularies import with_tokenizers
 from keras_transformer.types import Array, Ids, StrPath
 
 # Defaults of keys that `config.json` may omit.
@@ -117,7 +118,7 @@ def load(folder: StrPath, **options: Any) -> tuple[TransformerEncoder, JsonToken
     model, ids = load_model(folder, **options), read_vocabulary(folder)
     path, order = pathlib.Path(folder) / "tokenizer.json", row_order(read_config(folder), ids)
     config = pieces.read_tokenizer(path) if path.exists() else pieces.word_pieces(folder, ids)
-    return model, pieces.renumbered_json(config, order, SPECIAL[2])
+    return with_tokenizers(model, pieces.renumbered_json(config, order, SPECIAL[2]))
 
 
 def load_sentence_encoder(folder: StrPath, **options: Any) -> keras.Model:

@@ -24,6 +24,7 @@ from keras_transformer.importers.speech_tokens import (
 from keras_transformer.models import Transformer
 from keras_transformer.text.json_tokenizer import JsonTokenizer
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabularies import with_tokenizers
 from keras_transformer.types import Ids, StrPath
 
 
@@ -75,7 +76,7 @@ def load(
     specification = layout.read_specification(folder)
     if specification.name == layout.WHISPER:
         model = _make_whisper(folder, specification, options)
-        return model, make_tokenizer(folder, _whisper_order(folder))
+        return with_tokenizers(model, make_tokenizer(folder, _whisper_order(folder)))
     return load_translator(folder, specification, options)
 
 

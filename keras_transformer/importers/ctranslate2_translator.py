@@ -19,6 +19,7 @@ from keras_transformer.importers.ctranslate2_binary import Specification
 from keras_transformer.layers.positions import LearnedPositionEncoding, SinusoidalPositionEncoding
 from keras_transformer.models import Transformer
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabularies import with_tokenizers
 from keras_transformer.types import Array, Ids
 
 EPSILON = 1e-5  # where the configuration does not give one
@@ -45,9 +46,9 @@ def load_translator(
     model = make_translator(folder, specification, {"reads_end": reads_end, **options}, orders)
     names = [pieces.piece_names(*side) for side in zip(vocabularies, orders, unknown, strict=True)]
     if models[0] == models[1] and names[0] == names[1]:
-        return model, pieces.renumbered(models[0], names[0])
+        return with_tokenizers(model, pieces.renumbered(models[0], names[0]))
     source = pieces.renumbered(models[0], names[0], writes=False)
-    return model, (source, pieces.renumbered(models[1], names[1]))
+    return with_tokenizers(model, (source, pieces.renumbered(models[1], names[1])))
 
 
 def make_translator(

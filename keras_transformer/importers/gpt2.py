@@ -14,6 +14,7 @@ from keras_transformer.importers import checkpoint, mapping, pieces
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import CausalTransformer
 from keras_transformer.text.json_tokenizer import JsonTokenizer
+from keras_transformer.text.vocabularies import with_tokenizers
 from keras_transformer.types import Array, Ids, StrPath
 
 # Defaults of keys that `config.json` may omit.
@@ -105,7 +106,7 @@ def load(folder: StrPath, **options: Any) -> tuple[CausalTransformer, JsonTokeni
     """
     model = load_model(folder, **options)
     config = pieces.read_tokenizer(pathlib.Path(folder) / "tokenizer.json")
-    return model, pieces.renumbered_json(config, row_order(read_config(folder)))
+    return with_tokenizers(model, pieces.renumbered_json(config, row_order(read_config(folder))))
 
 
 def read_config(folder: StrPath) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from keras import ops
 
 from keras_transformer.decoding import Cache
 from keras_transformer.importers import mapping
+from keras_transformer.layers.base import DigestRecord
 from keras_transformer.layers.checks import check_id_inputs
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.training.distribution import DistributedModel
@@ -25,7 +26,7 @@ from keras_transformer.types import Array, Ids, Tensor
 NEVER = -1e4
 
 
-class HubModel(DistributedModel):
+class HubModel(DigestRecord, DistributedModel):
     """Base class of both kinds of models, with the ids and the cache of hypotheses.
 
     Args:

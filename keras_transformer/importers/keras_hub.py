@@ -20,6 +20,7 @@ from keras_transformer.importers import pieces
 from keras_transformer.importers.hub_model import HubCausalModel, HubModel, HubSeq2SeqModel
 from keras_transformer.text.json_tokenizer import JsonTokenizer
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabularies import with_tokenizers
 from keras_transformer.types import Array, StrPath
 
 # Inputs of a task, by its kind, and the arguments of its method that decodes with a cache.
@@ -109,7 +110,7 @@ def load(task: keras.Model | StrPath, **options: Any) -> tuple[HubModel, Tokeniz
             f"{model.name} has no preprocessor and so no tokenizer. Attach the preprocessor of "
             "its training, or use load_model and export ids."
         )
-    return model, _tokenizer(model, preprocessor.tokenizer)
+    return with_tokenizers(model, _tokenizer(model, preprocessor.tokenizer))
 
 
 def _hub() -> ModuleType:

@@ -16,6 +16,7 @@ from keras_transformer.importers import checkpoint, mapping, pieces
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import Transformer
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.vocabularies import with_tokenizers
 from keras_transformer.types import Array, Ids, StrPath
 
 # Defaults of keys that `config.json` may omit.
@@ -150,9 +151,9 @@ def load(
     model = _model(config, tensors, orders, options)
     names = [pieces.piece_names(*own) for own in zip(ids, orders, unknown, strict=True)]
     if models[0] == models[1] and names[0] == names[1]:
-        return model, pieces.renumbered(models[0], names[0])
+        return with_tokenizers(model, pieces.renumbered(models[0], names[0]))
     source = pieces.renumbered(models[0], names[0], writes=False)
-    return model, (source, pieces.renumbered(models[1], names[1]))
+    return with_tokenizers(model, (source, pieces.renumbered(models[1], names[1])))
 
 
 def _read_vocabulary(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, int]:

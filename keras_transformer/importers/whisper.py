@@ -32,6 +32,7 @@ from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.layers.signals import MaskedConv1D
 from keras_transformer.models import Transformer
 from keras_transformer.text.json_tokenizer import JsonTokenizer
+from keras_transformer.text.vocabularies import with_tokenizers
 from keras_transformer.types import Array, Ids, StrPath
 
 # Defaults of keys that `config.json` may omit.
@@ -106,7 +107,8 @@ def load(folder: StrPath, **options: Any) -> tuple[Transformer, JsonTokenizer]:
         `(model, tokenizer)`.
     """
     config = read_config(folder)
-    return load_model(folder, **options), make_tokenizer(folder, row_order(config))
+    tokenizer = make_tokenizer(folder, row_order(config))
+    return with_tokenizers(load_model(folder, **options), tokenizer)
 
 
 def read_settings(folder: StrPath) -> SpeechSettings:

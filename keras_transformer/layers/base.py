@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 from keras import layers
 
 from keras_transformer.types import Shape, Tensor
@@ -111,6 +112,31 @@ class BaseLayer(keras.Layer):
                 raise ValueError(message)
             warnings.warn(message, stacklevel=3)
         return given
+
+
+class DigestRecord:
+    """Stores the digests of the tokenizers of a layer or model with its weights.
+
+    Attributes:
+        digests: the tokenizers' `digest` by side, "source" and "target".
+    """
+
+    digests: Mapping[str, str] = {}
+
+    def save_own_variables(self, store: Any) -> None:
+        super().save_own_variables(store)
+        for side, digest in self.digests.items():
+            store[f"{side}_tokenizer"] = np.frombuffer(digest.encode(), np.uint8)
+
+    def load_own_variables(self, store: Any) -> None:
+        values = {name: store[name] for name in store.keys()}
+        found = {side: values.pop(f"{side}_tokenizer", None) for side in ("source", "target")}
+        self.digests = {
+            side: bytes(np.asarray(codes)).decode()
+            for side, codes in found.items()
+            if codes is not None
+        }
+        super().load_own_variables(values)
 
 
 def lost_at(tensor: Tensor | None) -> Any:

@@ -1,8 +1,10 @@
 """Checks of arguments that several layers and models share."""
 
 import numbers
+from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.types import Shape, Tensor
@@ -39,6 +41,11 @@ def check_same_length(key: Tensor, value: Tensor) -> None:
 
 def check_ids(ids: Tensor, otherwise: str) -> Tensor:
     """Returns integer ids, or raises for others; `otherwise` names the alternative to a cast."""
+    if hasattr(ids, "to_tensor"):
+        raise TypeError(
+            f"Token ids must be dense, but a {type(ids).__name__} was passed. Call .to_tensor(), "
+            "which pads rows with 0."
+        )
     dtype = keras.backend.standardize_dtype(ids.dtype)
     if dtype in ("int32", "int64"):
         return ids
@@ -50,6 +57,38 @@ def check_ids(ids: Tensor, otherwise: str) -> Tensor:
     if "float" in dtype and keras.backend.backend() == "tensorflow":
         message += " In a keras.Sequential, write keras.Input((None,), dtype='int32') first."
     raise TypeError(message)
+
+
+def check_no_text(inputs: Any) -> None:
+    """Refuses strings among the inputs of a model of ids: `str`, or arrays and tensors of them."""
+    for given in keras.tree.flatten(inputs):
+        dtype = getattr(given, "dtype", None)
+        is_text = getattr(dtype, "kind", "") in ("U", "S") or getattr(dtype, "name", "") == "string"
+        if isinstance(given, str | bytes) or is_text:
+            raise TypeError(
+                "The model reads token ids, but text was passed. Encode it with the tokenizer, or "
+                "use kt.translate or kt.generate."
+            )
+
+
+def check_id_range(
+    ids: Any, size: int, name: str, remedy: str = "Make them with the tokenizer of the model."
+) -> None:
+    """Raises `ValueError` unless all of `ids`, an array or eager tensor, are from 0 to `size` - 1.
+
+    Tensors of graphs have no values yet and pass. TensorFlow would look up other rows for ids
+    below 0, and on a GPU zeros for ids beyond the table.
+    """
+    is_eager = keras.backend.backend() == "tensorflow" and hasattr(ids, "numpy")
+    found = ids.numpy() if is_eager else ids
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu" or not found.size:
+        return
+    least, most = found.min(), found.max()
+    if least < 0 or most >= size:
+        raise ValueError(
+            f"{name} has ids from {least} to {most}, but the model's ids are 0 to {size - 1}. "
+            f"{remedy}"
+        )
 
 
 def _is_placeholder(ids: Tensor) -> bool:

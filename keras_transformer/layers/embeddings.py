@@ -9,15 +9,15 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.layers.base import BaseLayer
-from keras_transformer.layers.checks import check_ids, check_positive
+from keras_transformer.layers.base import BaseLayer, DigestRecord
+from keras_transformer.layers.checks import check_id_range, check_ids, check_positive
 from keras_transformer.layers.positions import ADDED_STDDEV
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class TokenEmbedding(BaseLayer):
+class TokenEmbedding(DigestRecord, BaseLayer):
     """Turns ids into vectors, and vectors into logits, with one matrix E (V, D).
 
     Section 3.4: the two embeddings and the pre-softmax linear transformation share the matrix, and
@@ -99,6 +99,7 @@ class TokenEmbedding(BaseLayer):
             products = self.product(inputs, kernel)  # (B, T, V)
             return products + ops.cast(self.bias, "float32") if self.output_bias else products
         inputs = check_ids(inputs, "pass `logits=True` to project vectors")
+        check_id_range(inputs, self.vocab_size, "The input")
         vectors = ops.cast(self.look_up(self.embeddings, inputs, axis=0), self.compute_dtype)
         return vectors * ops.cast(self.d_model**0.5, vectors.dtype)  # (B, T, D)
 
@@ -168,6 +169,8 @@ class SegmentEmbedding(BaseLayer):
 
     def call(self, inputs: Tensor, segment_ids: Tensor) -> Tensor:
         segment_ids = check_ids(segment_ids, "pass the vectors first, then the segment ids")
+        remedy = "Number the texts from 1, and padding with 0."
+        check_id_range(segment_ids, self.num_segments + 1, "segment_ids", remedy)
         vectors = self.look_up(self.embeddings, segment_ids, axis=0)  # (B, S, D)
         return inputs + ops.cast(vectors, inputs.dtype)
 
@@ -214,6 +217,7 @@ class WordNumbers(keras.Layer):
 
     def call(self, inputs: Tensor) -> Tensor:
         inputs = check_ids(inputs, "pass the ids instead of their vectors")
+        check_id_range(inputs, len(self.starts), "The input")
         starts = ops.take(ops.convert_to_tensor(self.starts, "int32"), inputs, axis=0)
         # Pieces before the first word start belong to the first word.
         numbers = ops.clip(ops.cumsum(starts, axis=1), 1, self.most)

@@ -14,6 +14,7 @@ from keras import ops
 from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.models import TransformerModel
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
+from keras_transformer.text.vocabularies import check_tokenizers, of_both_sides
 from keras_transformer.types import Array, Tensor
 
 if TYPE_CHECKING:
@@ -233,7 +234,9 @@ def plot_translation(
 
     >>> plot_translation(model, tokenizer, "a cat", "eine Katze").savefig("a.png")  # doctest: +SKIP
     """
-    target_tokenizer = target_tokenizer or tokenizer
+    tokenizers = of_both_sides(model, tokenizer, target_tokenizer)
+    check_tokenizers(model, tokenizers)
+    target_tokenizer = tokenizers["target"]
     source_ids = [*tokenizer.encode(source), END_ID]
     target_ids = [BEGIN_ID, *target_tokenizer.encode(translation)]
     weights = attention_maps(model, source_ids, target_ids)["cross"]

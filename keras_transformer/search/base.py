@@ -219,9 +219,7 @@ class Search(loop.StepSearch):
         check_right_padded(start_ids(model, inputs["source"]), f"The prompt in {prompt}")
         if "target_prefix" in inputs:
             check_right_padded(inputs["target_prefix"], "target_prefix")
-        size = getattr(model, "target_vocab_size", None) or getattr(model, "vocab_size", None)
-        for name in inputs.keys() & {"target_prefix", "terms"} if size else ():
-            check_vocabulary(inputs[name], size, name)
+        check_vocabulary(model, inputs)
         functions = self._compiled.setdefault(model, {})
         key = frozenset(inputs), tuple(map(id, getattr(model, "weights", ())))
         if key not in functions:

@@ -15,10 +15,14 @@ import tensorflow as tf
 
 from keras_transformer.call_options import CALL_OPTIONS, CONSTRAINT_OPTIONS, check_option
 from keras_transformer.decoding import START_IDS, Alignments, ProjectedMemory, SearchModel
+from keras_transformer.layers.checks import check_id_range, check_no_text
 from keras_transformer.special_ids import BEGIN_ID, PAD_ID
+from keras_transformer.text.vocabularies import vocabulary_sizes
 from keras_transformer.types import Array, Tensor
 
 SOURCE_IDS = "source_ids"
+# The inputs that hold ids of the target.
+TARGET_IDS = (START_IDS, "target_prefix", "forbidden_words", "biased_prefix", "terms")
 Source = dict[str, Tensor]
 
 
@@ -81,7 +85,8 @@ def read_inputs(
     if missing := missing_methods(model, SearchModel):
         raise TypeError(
             f"{type(model).__name__} has no {missing}, so it cannot be searched. Pass a "
-            "Transformer, a CausalTransformer or a model with these methods. To copy a model, use "
+            "Transformer, a CausalTransformer or a model with these methods. For a decoder on an "
+            "encoder of your own, use Transformer(encoder=...). To copy a model, use "
             "type(model).from_config(model.get_config()): keras.models.clone_model returns a plain "
             "functional model."
         )
@@ -176,6 +181,7 @@ def _source_tensor(array: Any, spec: tf.TensorSpec) -> Tensor:
 
 def integer_ids(ids: Any, name: str, rank: int = 2) -> Tensor:
     """Converts `ids` to an int32 tensor of this rank."""
+    check_no_text(ids)
     ids = tf.convert_to_tensor(ids)
     if not ids.dtype.is_integer:
         raise TypeError(
@@ -200,14 +206,13 @@ def check_right_padded(ids: tf.Tensor, name: str) -> None:
         )
 
 
-def check_vocabulary(ids: tf.Tensor, size: int, name: str) -> None:
-    """Raises `ValueError` unless all eager `ids` are from 0 to `size` - 1."""
-    found = ids.numpy()
-    if found.size and not 0 <= found.min() <= found.max() < size:
-        raise ValueError(
-            f"{name} has ids from {found.min()} to {found.max()}, but the model's ids are 0 to "
-            f"{size - 1}. Make them with the tokenizer of the model."
-        )
+def check_vocabulary(model: SearchModel, inputs: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for ids in eager inputs of a search that the model does not have."""
+    sizes = vocabulary_sizes(model)
+    read = {SOURCE_IDS: sizes["source"], **dict.fromkeys(TARGET_IDS, sizes["target"])}
+    for name, ids in {**inputs["source"], **inputs}.items():
+        if read.get(name) is not None:
+            check_id_range(ids, read[name], name)
 
 
 def batch_size_of(source: Source) -> Tensor:

@@ -8,7 +8,7 @@ Shapes: B batch, W hypotheses, S source length, V vocabulary, C candidates of a 
 candidates of a batch, D d_model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import keras
@@ -243,6 +243,8 @@ class Shortlisted:
             )
         self.model: CachedDecoding = model
         self.shortlist: Shortlist = shortlist
+        self.vocab_size, self.target_vocab_size = sizes
+        self.digests: Mapping[str, str] = model.tokenizers
         self.max_length: int | None = model.max_length
         self.max_source_length: int | None = model.max_source_length
         self.start_ids: Callable[[Tensor], Tensor] = model.start_ids

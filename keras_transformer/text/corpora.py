@@ -4,14 +4,18 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from keras_transformer.special_ids import BEGIN_ID, UNKNOWN_ID
 from keras_transformer.types import StrPath
 
 if TYPE_CHECKING:  # tokenizers import this module
     from keras_transformer.text.json_tokenizer import AnyTokenizer
+
+
+# Lines that are checked for names of files: a longer list is text.
+FEW_FILES = 16
 
 
 def read_lines(path: StrPath, undo_bpe: bool = False) -> list[str]:
@@ -33,8 +37,16 @@ def read_lines(path: StrPath, undo_bpe: bool = False) -> list[str]:
         FileNotFoundError: the file does not exist.
     """
     path = os.fspath(path)
-    with open(path, "rb") as file:
-        content = file.read()
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            error.errno,
+            f"There is no such text file in {os.getcwd()}. Pass the path of a file, or a list of "
+            "sentences",
+            path,
+        ) from error
     if content.startswith(b"\x1f\x8b"):
         try:
             content = gzip.decompress(content)
@@ -80,6 +92,7 @@ def read_parallel(
             continue
         names.append(name)
         lines = list(side)
+        refuse_paths(lines, name)
         for number, line in enumerate(lines, 1):
             if not isinstance(line, str):
                 raise TypeError(
@@ -95,6 +108,17 @@ def read_parallel(
             "files fell out of step there or before."
         )
     return sides[0], sides[1]
+
+
+def refuse_paths(lines: Sequence[Any], name: str) -> None:
+    """Raises `ValueError` if the lines of a training text are the names of existing files."""
+    if 0 < len(lines) <= FEW_FILES and all(
+        isinstance(line, str | os.PathLike) and os.path.isfile(line) for line in lines
+    ):
+        raise ValueError(
+            f"`{name}` must hold text, but {os.fspath(lines[0])!r} is the name of a file. Read it "
+            "with keras_transformer.read_lines(path)."
+        )
 
 
 def without_bpe(line: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, overload
 from keras_transformer.files import whole_file
 from keras_transformer.text.corpora import checked_strings
 from keras_transformer.text.tokenizer import Tokenizer, decoded_rows
+from keras_transformer.text.vocabularies import digest_of
 from keras_transformer.types import Ids, StrPath
 
 
@@ -67,6 +68,17 @@ class JsonTokenizer:
     def vocab_size(self) -> int:
         """Number of ids, special ones included."""
         return 1 + max(self._tokenizer.get_vocab().values())
+
+    @property
+    def pieces(self) -> list[str]:
+        """The pieces in the order of their ids; "" for an id that has none."""
+        names = {id: piece for piece, id in self._tokenizer.get_vocab().items()}
+        return [names.get(id, "") for id in range(self.vocab_size)]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A hash of the pieces. Tokenizers with the same pieces for all ids have the same."""
+        return digest_of(self.pieces)
 
     @property
     def added_ids(self) -> dict[str, int]:

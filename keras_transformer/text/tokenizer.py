@@ -16,9 +16,10 @@ import sentencepiece
 
 from keras_transformer.files import whole_file
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
-from keras_transformer.text.corpora import checked_strings
+from keras_transformer.text.corpora import checked_strings, refuse_paths
 from keras_transformer.text.sentencepiece_model import graph_functions, train_model
 from keras_transformer.text.tokenizer_sampling import Sampler
+from keras_transformer.text.vocabularies import digest_of
 from keras_transformer.types import Array, Ids, StrPath, Tensor
 
 # Greatest number of lines that are encoded one by one. For a list SentencePiece starts threads,
@@ -126,6 +127,9 @@ class Tokenizer:
             ValueError: if there is no text, or `vocab_size` does not fit the text (the message
                 names the size by the rule above).
         """
+        if not isinstance(lines, str | bytes):
+            lines = list(lines)
+            refuse_paths(lines, "lines")
         model = train_model(
             checked_strings(lines, "lines"),
             vocab_size,
@@ -171,6 +175,11 @@ class Tokenizer:
     def pieces(self) -> list[str]:
         """The pieces in the order of their ids; SentencePiece's "▁" stands for a space."""
         return [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A hash of the pieces. Tokenizers with the same pieces for all ids have the same."""
+        return digest_of(self.pieces)
 
     @property
     def word_starts(self) -> Array:

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_transformer.files import checked_path
+from keras_transformer.text.vocabularies import check_tokenizers, of_both_sides
 from keras_transformer.training.checkpoints import write_weights
 from keras_transformer.translation import translate
 from keras_transformer.types import StrPath
@@ -108,6 +109,10 @@ class BleuCallback(keras.callbacks.Callback):
         self.best_epoch: int | None = None
         self.translations: list[str] = []
         self._scorer = sacrebleu.metrics.BLEU(tokenize=tokenize, lowercase=lowercase)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        tokenizers = of_both_sides(self.model, self.tokenizer, self.target_tokenizer)
+        check_tokenizers(self.model, tokenizers)  # now, and not after an epoch
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         is_last = epoch + 1 == (self.params or {}).get("epochs")

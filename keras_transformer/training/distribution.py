@@ -20,16 +20,39 @@ The module `replicas` explains the scale of losses.
 This module imports Keras only, because models import it on every backend.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterator
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
 import keras
 
-from keras_transformer.training.losses import check_class_weight
+from keras_transformer.layers.checks import check_id_range, check_no_text
+from keras_transformer.text.vocabularies import (
+    check_tokenizers,
+    digests,
+    record_digests,
+    recorded_digests,
+    vocabulary_sizes,
+)
+from keras_transformer.training.losses import (
+    SequenceCrossentropy,
+    check_class_weight,
+    check_labels,
+)
 from keras_transformer.training.model_losses import ModelLoss
 from keras_transformer.training.optimizers import build_optimizer, clips, inner_optimizer
+from keras_transformer.types import StrPath
+
+# TensorFlow's errors for an id beyond a table, and for a label beyond the logits.
+_WRONG_ID = (
+    r"indices\[[\d,]*\] = (?:\[\d+, )?(-?\d+)\]? "
+    r"(?:is not in \[0, |does not index into(?: shape)? \[\d+,)(\d+)"
+)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -44,13 +67,57 @@ class DistributedModel(keras.Model):
     train_function: Any
     test_function: Any
 
+    @property
+    def tokenizers(self) -> dict[str, str]:
+        """The digests of the tokenizers that the weights were trained with, by side.
+
+        The sides are "source" and "target". Empty if they are not known, or after you set it to
+        `{}` to train the weights with another vocabulary.
+        """
+        return recorded_digests(self)
+
+    @tokenizers.setter
+    def tokenizers(self, record: Mapping[str, str]) -> None:
+        record_digests(self, record)
+
     @functools.wraps(keras.Model.fit)
-    def fit(self, x: Any = None, *args: Any, class_weight: Any = None, **kwargs: Any) -> Any:
+    def fit(
+        self, x: Any = None, y: Any = None, *args: Any, class_weight: Any = None, **kwargs: Any
+    ) -> Any:
+        validation = kwargs.get("validation_data")
+        pairs = validation if isinstance(validation, tuple | list) else (validation, None)
+        for inputs, labels, *_ in ((x, y), pairs):
+            _check_data(self, inputs, labels)
         spec, outputs = getattr(x, "element_spec", None), getattr(self, "outputs", [])
         if isinstance(spec, tuple) and hasattr(spec[-1], "shape") and len(outputs) == 1:
             # Before Keras reads a batch, because it may have no weight for a number of a position.
             check_class_weight(spec[-1], outputs[0])
-        return super().fit(x, *args, class_weight=class_weight, **kwargs)
+        tokenizers = _tokenizers_of(x)
+        if tokenizers:
+            record_digests(self, digests(tokenizers))
+        with _clear_id_errors():
+            return super().fit(x, y, *args, class_weight=class_weight, **kwargs)
+
+    @functools.wraps(keras.Model.evaluate)
+    def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        _check_data(self, x, y)
+        with _clear_id_errors():
+            return super().evaluate(x, y, *args, **kwargs)
+
+    @functools.wraps(keras.Model.predict)
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        _check_data(self, x)
+        with _clear_id_errors():
+            return super().predict(x, *args, **kwargs)
+
+    @functools.wraps(keras.Model.save)
+    def save(self, filepath: StrPath, *args: Any, **kwargs: Any) -> None:
+        if os.fspath(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(
+                f"Keras would not load this model from {filepath}. End the name in .keras, or "
+                "write the weights alone: model.save_weights('NAME.weights.h5')."
+            )
+        super().save(filepath, *args, **kwargs)
 
     def make_train_function(self, force: bool = False) -> Callable[..., Any]:
         """Returns the function that `fit` calls with an iterator for each execution."""
@@ -82,6 +149,8 @@ class DistributedModel(keras.Model):
         """Computes the loss of a batch, with the terms of a `ModelLoss`."""
         if sample_weight is not None and hasattr(y, "shape") and hasattr(y_pred, "shape"):
             check_class_weight(y, y_pred)
+        if hasattr(self, "decode_step"):
+            _refuse_probabilities(self.loss)
         if not isinstance(self.loss, ModelLoss):
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         with self.loss.called_by_model(self, x, training):
@@ -90,6 +159,65 @@ class DistributedModel(keras.Model):
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         # Keras has no public method to override instead.
         _build_from_one_replica(self, super()._maybe_symbolic_build, iterator, data_batch)
+
+
+def _tokenizers_of(data: Any) -> Mapping[str, Any]:
+    """Returns the tokenizers of a dataset of this package, by side."""
+    return getattr(getattr(data, "batches", None), "tokenizers", {})
+
+
+def _check_data(model: keras.Model, x: Any, y: Any = None) -> None:
+    """Raises `ValueError` for tokenizers and ids in memory that do not fit a model.
+
+    It runs on the host before training. Ids of other datasets are seen by the model only.
+    """
+    check_tokenizers(model, _tokenizers_of(x))
+    sizes, tensors = vocabulary_sizes(model), getattr(model, "inputs", None) or ()
+    if all(tensor.dtype != "string" for tensor in tensors):
+        check_no_text(x)
+    names = [tensor.name for tensor in tensors]
+    arrays = x if isinstance(x, Mapping) else dict(zip(names, keras.tree.flatten(x), strict=False))
+    for name, size in (("source_ids", sizes["source"]), ("target_ids", sizes["target"])):
+        if size is not None and name in arrays:
+            check_id_range(arrays[name], size, name)
+    loss = getattr(model, "loss", None)
+    if isinstance(loss, SequenceCrossentropy) and hasattr(model, "decode_step"):
+        check_labels(y, sizes["target"], loss.pad_id)
+
+
+def _refuse_probabilities(losses: Any) -> None:
+    """Raises `ValueError` for a Keras loss that takes the logits of a model for probabilities.
+
+    `compile` cannot check it: Keras does not compile a loaded model of a class that overrides it.
+    """
+    for loss in filter(None, map(keras.losses.get, keras.tree.flatten(losses))):
+        if isinstance(loss, keras.losses.Loss):
+            takes_logits = loss.get_config().get("from_logits", True)
+        else:
+            parameters = inspect.signature(loss).parameters
+            takes_logits = "from_logits" not in parameters or parameters["from_logits"].default
+        divergences = keras.losses.kl_divergence, keras.losses.KLDivergence
+        if not takes_logits or loss in divergences or type(loss) in divergences:
+            name = getattr(loss, "name", None) or loss.__name__
+            raise ValueError(
+                f"loss={name!r} expects probabilities, but the model gives logits. Compile it with "
+                "loss=kt.SequenceCrossentropy(), or with a Keras loss that has from_logits=True."
+            )
+
+
+@contextlib.contextmanager
+def _clear_id_errors() -> Iterator[None]:
+    """Replaces TensorFlow's error for an id beyond a table, after a page about graphs."""
+    try:
+        yield
+    except Exception as error:
+        found = re.search(_WRONG_ID, str(error))
+        if found is None:
+            raise
+        raise ValueError(
+            f"An id or a label of the data is {found[1]}, but the model's are 0 to "
+            f"{int(found[2]) - 1}. Make ids with the tokenizer of the model."
+        ) from error
 
 
 def prepare(model: keras.Model, accumulate: int = 1) -> keras.Model:

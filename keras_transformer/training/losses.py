@@ -8,6 +8,7 @@ import inspect
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.training.replicas import mean_over_replicas
@@ -75,6 +76,20 @@ def check_class_weight(labels: Tensor, outputs: Tensor) -> None:
         frame = frame.f_back
 
 
+def check_labels(labels: Any, classes: int, pad_id: int) -> None:
+    """Raises `ValueError` for labels, an array or eager tensor, that no class has."""
+    if keras.backend.backend() == "tensorflow" and hasattr(labels, "numpy"):
+        labels = labels.numpy()
+    if not isinstance(labels, np.ndarray):
+        return  # of a graph, without values
+    found = labels[labels != pad_id]
+    if found.size and (found.min() < 0 or found.max() >= classes):
+        raise ValueError(
+            f"Labels are from {found.min()} to {found.max()}, but the classes are 0 to "
+            f"{classes - 1}, and the loss leaves out the label {pad_id} only (`pad_id`)."
+        )
+
+
 def flat_tokens(
     y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None, pad_id: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -110,6 +125,8 @@ def flat_tokens(
         )
     if sample_weight is not None:
         check_class_weight(labels, logits)
+    if logits.shape[-1] is not None:
+        check_labels(labels, logits.shape[-1], pad_id)
     weights = token_weights(labels, sample_weight, pad_id)  # (B, T)
     if pad_id < 0:
         labels = ops.maximum(labels, 0)  # an index into the logits

@@ -10,6 +10,13 @@ import keras
 import numpy as np
 
 from keras_transformer.files import checked_path
+from keras_transformer.text.vocabularies import (
+    check_tokenizers,
+    digests,
+    record_digests,
+    recorded_digests,
+    refuse_other_tokenizers,
+)
 from keras_transformer.training.checkpoints import (
     arrays_of,
     assign,
@@ -38,7 +45,7 @@ from keras_transformer.types import Array, StrPath
 
 _log = logging.getLogger(__name__)
 
-_NOTE = {"epoch", "batch", "epochs", "finished", "callbacks", "settings", "data"}
+_NOTE = {"epoch", "batch", "epochs", "finished", "callbacks", "settings", "data", "tokenizers"}
 
 
 class TrainingCheckpoint(keras.callbacks.Callback):
@@ -135,6 +142,11 @@ class TrainingCheckpoint(keras.callbacks.Callback):
             )
         self._settings = configured_settings(model)
         self._data = getattr(self._batches, "settings", {"batches": self.params["steps"]})
+        given = getattr(self._batches, "tokenizers", {})
+        if given:
+            check_tokenizers(model, given)
+            record_digests(model, digests(given))
+        self._tokenizers = recorded_digests(model) or digests(given)
         self._fresh = None  # attributes of the callbacks before the first epoch
         self._pending = None  # arrays and note of the checkpoint, until the first epoch
         self._skipped = None  # the first steps of the epoch, if it began before
@@ -165,6 +177,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         return None
 
     def _continue(self, path: pathlib.Path, arrays: dict[str, Array], info: dict[str, Any]) -> None:
+        refuse_other_tokenizers(info["tokenizers"], self._tokenizers, f"The run of {path}")
         changed = rate_changes(info["settings"], self._settings, path)
         if info["batch"]:
             refuse_other_data(info["data"], self._data, path)
@@ -317,6 +330,7 @@ class TrainingCheckpoint(keras.callbacks.Callback):
             "callbacks": states,
             "settings": self._settings,
             "data": self._data,
+            "tokenizers": self._tokenizers,
         }
         path = self.folder / f"checkpoint-{epoch:05d}-{batch:08d}.npz"
         write_checkpoint(path, arrays | lists, info)

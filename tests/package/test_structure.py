@@ -87,6 +87,8 @@ KERAS_METHODS = {
     "reset_state",
     "result",
     "update_state",
+    "load_own_variables",
+    "save_own_variables",
 }
 
 

@@ -76,7 +76,7 @@ def test_a_model_of_two_vocabularies_trains_and_is_scored(tokenizers, model):
     history = model.fit(train, epochs=1, shuffle=False, callbacks=[bleu], verbose=0).history
     assert history["val_bleu"] == [pytest.approx(100)]
     assert bleu.translations == TARGETS
-    with pytest.raises(ValueError, match="Were the ids made by another tokenizer"):
+    with pytest.raises(ValueError, match="Pass target_tokenizer too"):
         translate(Knows(*tokenizers), model, source, SOURCES)
 
 

@@ -217,7 +217,7 @@ def test_a_stream_writes_the_same_lines(answered, command, monkeypatch):
         status, output, errors = command(
             ["a"], folder, "--stream", "--quiet", "--max-length", value
         )
-        assert (status, output) == (2, "") and "error: max_length must lie in [1" in errors
+        assert (status, output) == (2, "") and "error: max_length must be at least 1" in errors
     monkeypatch.setattr(StepsSession, "run", None)  # --stream must not call it
     assert len(answered(lines, folder, "--stream")) == len(lines)
 

@@ -91,7 +91,7 @@ def test_a_request_sets_options_of_the_search(triton, running, folder):
     for query, words in {
         "beam_width=2": "en-de does not take beam_width. Its options are: max_length",
         "max_length=two": "max_length is an integer",
-        "max_length=0": "max_length must lie in",
+        "max_length=0": "max_length must be at least 1",
         "length=2": "en-de does not take length. Did you mean max_length?",
         "format=xml": "format is one of text, json, not 'xml'",
         "fromat=json": "en-de does not take fromat. Did you mean format?",

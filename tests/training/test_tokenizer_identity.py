@@ -1,0 +1,248 @@
+"""A model knows the tokenizer that it was trained with, and refuses others of the same size."""
+
+import copy
+import pickle
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.export import export_ctranslate2, export_onnx, export_saved_model
+from keras_transformer.importers import marian
+from keras_transformer.text.vocabularies import with_tokenizers
+
+SOURCES, TARGETS = ["a b", "c"], ["d", "e f"]
+SIZES = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16}
+OTHER = "was trained with another tokenizer of the {}: its pieces have the digest"
+SEARCH = kt.GreedySearch()
+
+
+def trained(lines, **options):
+    return kt.Tokenizer.train(lines * 9, 268, hard_vocab_limit=False, **options)
+
+
+OWN, ALIEN = trained(["a b c", "d e f"]), trained(["u v w", "x y z"])
+
+
+def batches(tokenizer=OWN, target=None):
+    return kt.translation_batches(SOURCES, TARGETS, tokenizer, target_tokenizer=target)
+
+
+def translator(**options):
+    model = kt.Transformer(OWN.vocab_size, **SIZES, **options)
+    model.compile("sgd", kt.SequenceCrossentropy())
+    return model
+
+
+def fitted(data=None, **options):
+    model = translator(**options)
+    model.fit(data or batches(), verbose=0, shuffle=False)
+    return model
+
+
+def language_model(data):
+    model = kt.CausalTransformer(OWN.vocab_size, **SIZES)
+    model.compile("sgd", kt.SequenceCrossentropy())
+    model.fit(data, verbose=0, shuffle=False)
+    return model
+
+
+def reloaded(model, path):
+    model.save(path / "model.keras")
+    return keras.models.load_model(path / "model.keras")
+
+
+def from_weights(model, path):
+    model.save_weights(path / "a.weights.h5")
+    other = kt.Transformer(OWN.vocab_size, **SIZES)
+    other.load_weights(path / "a.weights.h5")
+    return other
+
+
+COPIES = {
+    "fit": lambda model, path: model,
+    ".keras": reloaded,
+    ".weights.h5": from_weights,
+    "deepcopy": lambda model, path: copy.deepcopy(model),
+    "pickle": lambda model, path: pickle.loads(pickle.dumps(model)),
+    "inside of another model": lambda model, path: reloaded(kt.Ensemble([model, model]), path),
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return fitted()
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_the_tokenizer_travels_with_the_weights(name, model, tmp_path):
+    model = COPIES[name](model, tmp_path)
+    assert kt.translate(SEARCH, model, OWN, SOURCES, max_length=2) is not None
+    with pytest.raises(ValueError, match=OTHER.format("source")):
+        kt.translate(SEARCH, model, ALIEN, SOURCES, max_length=2)
+
+
+DOORS = {
+    "translate": lambda model, one, path: kt.translate(SEARCH, model, one, SOURCES, max_length=2),
+    "export_onnx": lambda model, one, path: export_onnx(model, path / "a", one, SEARCH),
+    "export_saved_model": lambda model, one, path: export_saved_model(
+        model, path / "a", one, search=SEARCH
+    ),
+    "export_ctranslate2": lambda model, one, path: export_ctranslate2(model, path / "a", one),
+    "fit": lambda model, one, path: model.fit(batches(one), verbose=0),
+    "validation": lambda model, one, path: model.fit(
+        batches(), validation_data=batches(one), verbose=0
+    ),
+    "evaluate": lambda model, one, path: model.evaluate(batches(one), verbose=0),
+    "BleuCallback": lambda model, one, path: model.fit(
+        batches(), callbacks=[kt.BleuCallback(SEARCH, one, SOURCES, TARGETS)], verbose=0
+    ),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_every_door_refuses_another_tokenizer_of_the_same_size(door, model, tmp_path):
+    assert ALIEN.vocab_size == OWN.vocab_size
+    with pytest.raises(ValueError, match=OTHER.format("source")):
+        DOORS[door](model, ALIEN, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+ALIENS = {
+    "other pieces": ALIEN,
+    "another order of the pieces": trained(["d e f", "a b c c c"]),
+    "no bytes": trained(["a b c", "d e f"], byte_fallback=False),
+    "characters": trained(["a b c", "d e f"], model_type="char"),
+    "byte pairs": trained(["a b c", "d e f"], model_type="bpe"),
+}
+SAME = {
+    "itself": OWN,
+    "trained again": trained(["a b c", "d e f"]),
+    "a copy": pickle.loads(pickle.dumps(OWN)),
+    "other normalization, same pieces": trained(["a b c", "d e f"], normalization="nfkc"),
+}
+
+
+@pytest.mark.parametrize("name", ALIENS)
+def test_other_pieces_or_another_order_are_another_tokenizer(name, model):
+    with pytest.raises(ValueError, match="another tokenizer of the source"):
+        kt.translate(SEARCH, model, ALIENS[name], SOURCES, max_length=2)
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_equal_pieces_are_the_same_tokenizer(name, model):
+    expected = kt.translate(SEARCH, model, OWN, SOURCES, max_length=3)
+    assert kt.translate(SEARCH, model, SAME[name], SOURCES, max_length=3) == expected
+
+
+def test_json_tokenizers_have_a_digest_of_their_pieces():
+    tokenizers = pytest.importorskip("tokenizers")
+    texts = []
+    for words in ("<pad> <unk> <s> </s> a b", "<pad> <unk> <s> </s> b a"):
+        ids = {word: id for id, word in enumerate(words.split())}
+        model = tokenizers.models.WordLevel(ids, unk_token="<unk>")
+        texts.append(tokenizers.Tokenizer(model).to_str())
+    from keras_transformer.text.json_tokenizer import JsonTokenizer
+
+    one, same, other = (JsonTokenizer(text) for text in (texts[0], texts[0], texts[1]))
+    assert one.digest == same.digest != other.digest
+    assert one.pieces == ["<pad>", "<unk>", "<s>", "</s>", "a", "b"]
+
+
+def test_each_side_has_its_own_tokenizer():
+    two = kt.Transformer(OWN.vocab_size, target_vocab_size=ALIEN.vocab_size, **SIZES)
+    two.compile("sgd", kt.SequenceCrossentropy())
+    two.fit(batches(OWN, ALIEN), verbose=0, shuffle=False)
+    right = {"target_tokenizer": ALIEN, "max_length": 2}
+    assert len(kt.translate(SEARCH, two, OWN, SOURCES, **right)) == 2
+    with pytest.raises(ValueError, match=OTHER.format("target")):
+        kt.translate(SEARCH, two, OWN, SOURCES, target_tokenizer=OWN)
+    with pytest.raises(ValueError, match="only one tokenizer was passed"):
+        kt.translate(SEARCH, two, OWN, SOURCES)
+
+
+def test_a_language_model_knows_its_tokenizer():
+    model = language_model(kt.language_model_batches(SOURCES, OWN))
+    assert len(kt.generate(SEARCH, model, OWN, SOURCES, max_length=2)) == 2
+    with pytest.raises(ValueError, match=OTHER.format("target")):
+        kt.generate(SEARCH, model, ALIEN, SOURCES, max_length=2)
+
+
+def test_a_head_on_an_encoder_knows_the_tokenizer_of_the_encoder(tmp_path):
+    encoder = kt.TransformerEncoder(OWN.vocab_size, **SIZES)
+    with_tokenizers(encoder, OWN)
+    pooled = kt.SequencePooling()(encoder(encoder.input))
+    model = reloaded(keras.Model(encoder.input, keras.layers.Dense(2)(pooled)), tmp_path)
+    with pytest.raises(ValueError, match=OTHER.format("source")):
+        export_onnx(model, tmp_path / "a", ALIEN)
+
+
+def test_an_imported_encoder_in_a_translator_has_a_tokenizer_of_the_source_only():
+    encoder, _ = with_tokenizers(kt.TransformerEncoder(OWN.vocab_size, **SIZES), OWN)
+    large = kt.Tokenizer.train(["u v w x y z", "zx yv uw"] * 9, 290, hard_vocab_limit=False)
+    assert large.vocab_size > OWN.vocab_size
+    two = kt.Transformer(large.vocab_size, **SIZES, encoder=encoder)
+    two.compile("sgd", kt.SequenceCrossentropy())
+    two.fit(batches(OWN, large), verbose=0, shuffle=False)
+    right = {"target_tokenizer": large, "max_length": 2}
+    assert len(kt.translate(SEARCH, two, OWN, SOURCES, **right)) == 2
+    with pytest.raises(ValueError, match=OTHER.format("source")):
+        kt.translate(SEARCH, two, ALIEN, SOURCES, **right)
+
+
+def test_models_that_share_the_table_share_the_record():
+    model = kt.Transformer(OWN.vocab_size, **SIZES)
+    guided = kt.with_alignments(model)
+    losses = {"logits": kt.SequenceCrossentropy(), "alignments": kt.AlignmentCrossentropy()}
+    guided.compile("sgd", losses)
+    lines = ["0-0", "0-0"]
+    data = kt.translation_batches(["a", "b"], ["c", "d"], OWN, alignments=lines)
+    guided.fit(data, verbose=0, shuffle=False)
+    assert model.tokenizers == guided.tokenizers == {"source": OWN.digest, "target": OWN.digest}
+
+
+def test_models_that_no_batches_of_ours_trained_accept_every_tokenizer():
+    model, ids = translator(), np.full((2, 3), 5)
+    model.fit({"source_ids": ids, "target_ids": ids}, ids, verbose=0)
+    for tokenizer in (OWN, ALIEN):
+        assert len(kt.translate(SEARCH, model, tokenizer, SOURCES, max_length=2)) == 2
+
+
+def test_a_changed_vocabulary_is_trained_after_the_record_is_cleared(model):
+    changed = copy.deepcopy(model)
+    changed.tokenizers = {}
+    changed.compile("sgd", kt.SequenceCrossentropy())
+    changed.fit(batches(ALIEN), verbose=0, shuffle=False)
+    with pytest.raises(ValueError, match=OTHER.format("source")):
+        kt.translate(SEARCH, changed, OWN, SOURCES)
+
+
+@pytest.mark.parametrize("kind", ["model of this package", "functional model"])
+def test_a_run_resumes_with_its_own_tokenizer_only(kind, tmp_path):
+    def fit(tokenizer, epochs):
+        data = kt.classification_batches(SOURCES, [0, 1], tokenizer)
+        inputs = keras.Input((None,), dtype="int32")
+        vectors = kt.TokenEmbedding(OWN.vocab_size, 8)(inputs)
+        model = keras.Model(inputs, keras.layers.Dense(2)(kt.SequencePooling()(vectors)))
+        loss = kt.SequenceCrossentropy(pad_id=-1)
+        if kind == "model of this package":
+            data, model, loss = batches(tokenizer), translator(), kt.SequenceCrossentropy()
+        model.compile("sgd", loss)
+        saved = kt.TrainingCheckpoint(tmp_path, data=data)
+        return model.fit(data, epochs=epochs, callbacks=[saved], verbose=0, shuffle=False)
+
+    fit(OWN, 1)
+    with pytest.raises(ValueError, match=f"The run of .*{OTHER.format('source')}"):
+        fit(ALIEN, 2)
+    assert fit(OWN, 2).epoch == [1]
+
+
+@pytest.mark.full
+def test_an_imported_model_knows_its_tokenizer(tmp_path):
+    export = pytest.importorskip("keras_transformer.export")
+    export.export_marian(fitted(), tmp_path / "marian", OWN, verbose=False)
+    model, tokenizer = marian.load(tmp_path / "marian")
+    assert model.tokenizers["source"] == tokenizer.digest != ALIEN.digest
+    with pytest.raises(ValueError, match=OTHER.format("source")):
+        kt.translate(SEARCH, model, ALIEN, SOURCES)
