@@ -1,6 +1,8 @@
-"""Shortens values in error messages."""
+"""Error messages: shortened values, and the options of a command instead of Python's arguments."""
 
+import re
 import reprlib
+from collections.abc import Mapping
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 100
@@ -12,3 +14,44 @@ def shorten(value: object) -> str:
         return _REPR.repr(value)[:100]
     except ValueError:  # Python does not write an integer of more than 4,300 digits
         return "a number of thousands of digits"
+
+
+# An argument in a message: `name`, name=value, or a bare name of several words.
+_VALUE = r"\w+\([^)]*\)|\[[^\]]*\]|\"[^\"]*\"|'[^']*'|[\w.-]*\w"
+_ARGUMENT = re.compile(rf"`(\w+)`|(?<![\w.`-])(\w+)=({_VALUE})|(?<![\w.`/-])([a-z]+(?:_[a-z]+)+)\b")
+_MARKS = re.compile(r"[\[\],'\"]")  # around the values of lists and strings
+# Arguments that a message may advise, and that a command may lack.
+_ADVISED = ("head", "samples", "search", "shortlist", "target_tokenizer", "tokenizer")
+
+
+def in_shell(message: str, flags: Mapping[str, str]) -> str:
+    """Returns an error message with a command's options instead of Python's arguments.
+
+    A last sentence lists the arguments that the command lacks.
+
+    Args:
+        message: str, of a Python function.
+        flags: dict from the name of an argument to the command's flag.
+
+    Example:
+
+    >>> in_shell("Pass a larger `tolerance`, or samples=[x].", {"tolerance": "--tolerance"})
+    'Pass a larger --tolerance, or samples=[x]. In Python only: samples.'
+    """
+    lacking = []
+
+    def option(match: re.Match[str]) -> str:
+        quoted, assigned, value, bare = match.groups()
+        name = quoted or assigned or bare
+        if name not in flags or "(" in (value or ""):
+            if name in _ADVISED:
+                lacking.append(name)
+            return match[0]
+        if value in (None, "True") or flags[name].startswith("--no-"):
+            return flags[name]
+        if value == "False":
+            return f"no {flags[name]}"
+        return f"{flags[name]} {re.sub(_MARKS, '', value)}"
+
+    changed = _ARGUMENT.sub(option, message)
+    return f"{changed} In Python only: {', '.join(dict.fromkeys(lacking))}." if lacking else changed
