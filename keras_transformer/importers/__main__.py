@@ -148,6 +148,7 @@ def export(
 ) -> None:
     """Exports a model to a folder, and runs a sentence or a sound through it."""
     from keras_transformer import export
+    from keras_transformer.importers.trial import try_out
 
     options = chosen(arguments, EXPORT)
     if "shortlist" in options:
@@ -161,6 +162,10 @@ def export(
     write = export.export_onnx if arguments.export == ONNX else export.export_saved_model
     search = make_search(arguments, model, tokenizers[0])
     write(model, folder, tokenizers[0], search, verbose=not arguments.quiet, **options)
+    if arguments.export == ONNX:
+        line = try_out(folder)
+        if not arguments.quiet:
+            print(line, file=sys.stderr)
 
 
 def make_search(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Any:

@@ -126,8 +126,8 @@ def speech_search(settings: SpeechSettings, tokenizer: JsonTokenizer, beam_width
     others = [code for code, id in settings.languages.items() if ids.get(f"<|{code}|>") != id]
     if others:
         raise ValueError(
-            f"The tokenizer has the languages {others[:5]} at other ids than the settings. Copy all "
-            "files of the folder from one model."
+            f"The tokenizer has the languages {others[:5]} at other ids than the settings. Copy "
+            "all files of the folder from one model."
         )
     rules = TimestampRules(
         ids[NO_TIMES] + 1, ids[NO_TIMES], settings.suppressed, settings.suppressed_first
