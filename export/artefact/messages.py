@@ -2,7 +2,7 @@
 
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 100
@@ -22,6 +22,11 @@ _ARGUMENT = re.compile(rf"`(\w+)`|(?<![\w.`-])(\w+)=({_VALUE})|(?<![\w.`/-])([a-
 _MARKS = re.compile(r"[\[\],'\"]")  # around the values of lists and strings
 # Arguments that a message may advise, and that a command may lack.
 _ADVISED = ("head", "samples", "search", "shortlist", "target_tokenizer", "tokenizer")
+
+
+def flags_of(values: Iterable[str], **others: str) -> dict[str, str]:
+    """Returns the flags of parsed values, and of arguments with another name, for `in_shell`."""
+    return {name: f"--{name}".replace("_", "-") for name in values} | others
 
 
 def in_shell(message: str, flags: Mapping[str, str]) -> str:

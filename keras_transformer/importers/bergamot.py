@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.importers.checkpoint import check_sizes
+from keras_transformer.importers.checkpoint import check_origin, check_sizes
 from keras_transformer.importers.mapping import assign_weights, logit_bias, our_ids, row_order, rows
 from keras_transformer.importers.marian_binary import read_model, read_shortlist
 from keras_transformer.importers.pieces import (
@@ -346,6 +346,7 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
 
 def _only(folder: pathlib.Path, pattern: str) -> pathlib.Path:
     """Returns the only file that matches a pattern."""
+    check_origin(folder, "bergamot")
     files = sorted(folder.glob(pattern))
     if len(files) != 1:
         names = ", ".join(file.name for file in files) or "none"

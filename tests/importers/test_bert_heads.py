@@ -6,10 +6,12 @@ Shapes: B batch, S length, D d_model, C classes.
 import json
 import warnings
 
+import keras
 import numpy as np
 import pytest
 from helpers import published
 from helpers.published import torch, transformers
+from helpers.tiers import quick
 
 from keras_transformer.export import (
     Classification,
@@ -18,7 +20,11 @@ from keras_transformer.export import (
     QuestionAnswering,
     TokenClassification,
 )
+from keras_transformer.export.__main__ import main as export_main
+from keras_transformer.export.command import load_head
+from keras_transformer.export.runtime import Predictor
 from keras_transformer.importers import bert
+from keras_transformer.importers.__main__ import main
 
 SIZES = {
     "vocab_size": 37,
@@ -305,3 +311,102 @@ class TestSentences:
         (tmp_path / file).write_text(json.dumps(content), "utf-8")
         with pytest.warns(UserWarning, match=message):
             bert.load_task(tmp_path)
+
+
+TEXT, PAIR = "piece7 piece9", ("piece7 piece9", "piece11 piece8")
+EXPORTS = {
+    "classes of a text": ("BertForSequenceClassification", {"id2label": NAMES}, TEXT),
+    "classes of two texts": ("BertForSequenceClassification", {"id2label": NAMES}, PAIR),
+    "several labels": ("BertForSequenceClassification", MULTI, TEXT),
+    "a score": ("BertForSequenceClassification", {"num_labels": 1}, PAIR),
+    "tags": ("BertForTokenClassification", {"id2label": {0: "O", 1: "B-X"}}, TEXT),
+    "an answer": ("BertForQuestionAnswering", {}, PAIR),
+    "masked words": ("BertForMaskedLM", {}, "piece7 [MASK]"),
+}
+
+
+def logits(model, texts):
+    """Returns the logits (S, C) or (C,) of `transformers` for a text or two."""
+    texts = [texts] if isinstance(texts, str) else texts
+    ids, types = [2], [0]
+    for number, text in enumerate(texts):
+        pieces = [4 if piece == "[MASK]" else int(piece[5:]) for piece in text.split()]
+        ids += [*pieces, 3]
+        types += [number] * (len(pieces) + 1)
+    with torch.no_grad():
+        found = model(input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([types]))
+    return [output[0].numpy() for output in found.values()]
+
+
+def probabilities(numbers):
+    return np.exp(numbers) / np.exp(numbers).sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("case", quick(EXPORTS, "classes of two texts"))
+def test_the_command_exports_the_head(case, tmp_path, capsys):
+    kind, options, text = EXPORTS[case]
+    model = write(tmp_path, kind, **options)
+    assert main(["bert", str(tmp_path), str(tmp_path / "out"), "--export", "onnx"]) == 0
+    assert "'Good morning. " in capsys.readouterr().err
+    (found,) = Predictor(tmp_path / "out").predict([text])
+    assert found.error is None
+    first, *others = logits(model, text)
+    if case == "an answer":
+        passage = slice(4, 6)
+        scores = np.add.outer(*(np.log(probabilities(x))[passage] for x in (first, others[0])))
+        assert found.score == pytest.approx(np.exp(np.triu(scores, 0)[np.triu_indices(2)].max()))
+    elif case == "tags":
+        names = ["O", "B-X"]
+        assert list(found.tags) == [names[i] for i in first[1:3].argmax(axis=1)]
+    elif case == "several labels":
+        expected = 1 / (1 + np.exp(-first))
+        for name, probability in zip(NAMES.values(), expected, strict=True):
+            result = found.results[name]
+            assert (result.label == name) == (probability > 0.5)
+            assert result.probability == pytest.approx(max(probability, 1 - probability), rel=1e-4)
+    elif case.startswith("classes"):
+        expected = dict(zip(NAMES.values(), probabilities(first), strict=True))
+        assert dict(zip(found.labels, found.probabilities, strict=True)) == pytest.approx(
+            expected, rel=1e-4
+        )
+    else:
+        (array,) = found.arrays.values()
+        np.testing.assert_allclose(array, first, atol=1e-4)
+
+
+def test_the_command_writes_model_and_head(tmp_path):
+    write(tmp_path, "BertForSequenceClassification", id2label=NAMES)
+    out = tmp_path / "out"
+    for _ in range(2):  # the second replaces the first
+        assert main(["bert", str(tmp_path), str(out)]) == 0
+        names = ["head.json", "model.keras", "tokenizer.model"]
+        assert sorted(path.name for path in out.iterdir()) == names
+    ids, segments = rows()
+    inputs = {"source_ids": ids, "segment_ids": segments}
+    saved, expected = keras.saving.load_model(out / "model.keras"), bert.load_task(tmp_path)[0]
+    np.testing.assert_array_equal(saved(inputs), expected(inputs))
+    assert load_head(out / "head.json") == bert.read_head(tmp_path)
+
+
+@pytest.mark.full
+def test_the_export_command_reads_the_written_head(tmp_path):
+    write(tmp_path, "BertForSequenceClassification", id2label=NAMES)
+    out = tmp_path / "out"
+    assert main(["bert", str(tmp_path), str(out)]) == 0
+    command = [str(out / "model.keras"), str(tmp_path / "onnx"), "--quiet"]
+    command += ["--tokenizer", str(out / "tokenizer.model"), "--head", str(out / "head.json")]
+    assert export_main(command) == 0
+    assert {*Predictor(tmp_path / "onnx").predict([TEXT])[0].labels} == {*NAMES.values()}
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"class_name": "Tagging", "config": {}}', "3 4"])
+def test_a_file_without_a_head_is_refused(content, tmp_path):
+    (tmp_path / "head.json").write_text(content, "utf-8")
+    with pytest.raises(ValueError, match=r"head\.json describes no head: .* Pass a head\.json"):
+        load_head(tmp_path / "head.json")
+
+
+def test_the_command_names_what_it_leaves_out(tmp_path):
+    write(tmp_path, "BertForNextSentencePrediction")
+    with pytest.warns(UserWarning, match=f"cls.seq_relationship.bias.*{LEFT_OUT}"):
+        assert main(["bert", str(tmp_path), str(tmp_path / "out")]) == 0

@@ -10,8 +10,10 @@ from helpers.imports import MODULES
 
 from keras_transformer import export
 from keras_transformer.export import __main__ as exporters
+from keras_transformer.export.archive.__main__ import main as archive
 from keras_transformer.export.artefact.messages import in_shell
 from keras_transformer.export.command import flags, warnings_in_shell
+from keras_transformer.export.serving.__main__ import main as serving
 from keras_transformer.importers import __main__ as importers
 
 DOORS = {"export": flags(exporters.parser()), "importers": flags(importers.parser())}
@@ -97,6 +99,21 @@ def test_no_message_names_an_option_that_its_command_lacks(door):
 )
 def test_arguments_become_options(message, expected):
     assert in_shell(message, DOORS["importers"]) == expected
+
+
+@pytest.mark.parametrize(
+    "main, command, told",
+    [
+        (archive, "nowhere in.txt out --part-lines 0", "--part-lines must be at least 1, got 0"),
+        (serving, "a=nowhere --drain -1", "--drain must be 0 or more, got -1"),
+        (serving, "a=nowhere --queue 0", "--queue must be above 0"),
+        (serving, "a=nowhere --allow-host http://x", "--allow-host has "),
+    ],
+)
+def test_the_other_commands_name_their_options(main, command, told, capsys):
+    assert main(command.split()) != 0
+    error = capsys.readouterr().err
+    assert f"error: {told}" in error and "`" not in error
 
 
 def test_warnings_are_printed_like_errors(recwarn):
