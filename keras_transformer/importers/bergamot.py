@@ -124,6 +124,7 @@ def load(
 
     >>> model, tokenizer = load("models/enpt")  # doctest: +SKIP
     """
+    check_origin(folder, "bergamot")
     folder = pathlib.Path(folder)
     path = _only(folder, "model*.bin")
     arrays, config = read_model(path)
@@ -346,7 +347,6 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
 
 def _only(folder: pathlib.Path, pattern: str) -> pathlib.Path:
     """Returns the only file that matches a pattern."""
-    check_origin(folder, "bergamot")
     files = sorted(folder.glob(pattern))
     if len(files) != 1:
         names = ", ".join(file.name for file in files) or "none"

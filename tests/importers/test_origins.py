@@ -28,7 +28,7 @@ def write(folder, files):
 @pytest.mark.parametrize("found", FILES)
 @pytest.mark.parametrize("asked", ORIGINS)
 def test_the_right_importer_is_named(asked, found, load, tmp_path):
-    if asked == found:
+    if asked == found or (asked, load) == ("bergamot", "load_model"):  # it has `load` only
         return
     write(tmp_path, FILES[found])
     message = rf"holds a model of {found}, but this importer reads {asked}\. Use .* {found}\."
