@@ -4,113 +4,32 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.messages import in_shell
+from keras_transformer.export.command import (
+    BEAM,
+    FORMATS,
+    ONNX,
+    OPTIONS,
+    RECORDS,
+    SAMPLING,
+    SEARCH_OPTIONS,
+    SEARCHES,
+    TRITON,
+    WITH_SEARCH,
+    add_options,
+    chosen,
+    flag,
+    flags,
+    load_head,
+    warnings_in_shell,
+)
 from keras_transformer.export.staging import ExportError, Progress
-
-FORMATS = ("onnx", "saved_model", "ctranslate2", "marian", "triton")
-ONNX, SAVED_MODEL, CTRANSLATE2, MARIAN, TRITON = FORMATS
-WITH_SEARCH = (ONNX, SAVED_MODEL)
-OF_MODELS = FORMATS[:-1]  # triton takes an artefact
-# Each option: its formats, its help and its argparse settings. Options without effect are errors:
-# a user who passes --length-penalty with --greedy expects an effect.
-Settings: TypeAlias = dict[str, Any]
-Options: TypeAlias = dict[str, tuple[tuple[str, ...], str, Settings]]
-
-
-def layers_and_heads(text: str) -> list[tuple[int, int]]:
-    """Parses the pairs of `LAYER:HEAD,LAYER:HEAD`."""
-    pairs = (pair.split(":") for pair in text.split(","))
-    return [(int(layer), int(head)) for layer, head in pairs]
-
-
-SWITCH: Settings = {"action": "store_true"}
-NUMBER: Settings = {"type": int, "metavar": "N"}
-REAL: Settings = {"type": float, "metavar": "X"}
-SEARCHES: Options = {
-    "beam_width": (WITH_SEARCH, "beam search of this width (4)", NUMBER),
-    "greedy": (WITH_SEARCH, "greedy search", SWITCH),
-    "sampling": (WITH_SEARCH, "random sampling", SWITCH),
-    "forward": (WITH_SEARCH, "no search: the forward pass", SWITCH),
-}
-SEARCH_OPTIONS: Options = {
-    "length_penalty": (WITH_SEARCH, "length penalty of beam search (0.6)", REAL),
-    "temperature": (WITH_SEARCH, "sampling temperature (1.0)", REAL),
-    "top_k": (WITH_SEARCH, "sample from the N likeliest tokens (0: all)", NUMBER),
-    "top_p": (WITH_SEARCH, "sample from the tokens of this total probability (1.0: all)", REAL),
-    "num_samples": (WITH_SEARCH, "samples per source (1)", NUMBER),
-    "token_scores": (WITH_SEARCH, "also write the log-probability of each token", SWITCH),
-    "alignments": (
-        WITH_SEARCH,
-        "also write the attention to the source: the mean of all heads of the last layer, or of "
-        "some, as in --alignments=-1:0,-1:3",
-        {"nargs": "?", "const": True, "type": layers_and_heads, "metavar": "LAYER:HEAD,..."},
-    ),
-}
-OPTIONS: Options = {
-    "tokenizer": (OF_MODELS, "tokenizer to include, NAME.model", {}),
-    "target_tokenizer": (OF_MODELS, "tokenizer of the target, if different", {}),
-    "max_length": (
-        OF_MODELS,
-        "maximum number of generated tokens (source + 50); for other engines, of a text's tokens",
-        NUMBER,
-    ),
-    "tolerance": (
-        (ONNX, SAVED_MODEL, CTRANSLATE2),
-        "largest relative difference from Keras",
-        REAL,
-    ),
-    "precision": (
-        (ONNX, CTRANSLATE2),
-        f"one of {', '.join(signature.PRECISIONS)} (float32); ctranslate2 has others",
-        {},
-    ),
-    "text": (
-        (ONNX, TRITON),
-        "onnx: also write a file from text to text; triton: serve that file",
-        SWITCH,
-    ),
-    "max_source_length": ((ONNX,), "longest source in tokens (512)", NUMBER),
-    "fuse": (
-        (ONNX,),
-        "standard ONNX operators only, if the weights stay float",
-        {"action": "store_false"},
-    ),
-    "keep_float": (
-        (ONNX,),
-        "prefix of paths of weights that stay float32; can be repeated",
-        {"action": "append", "metavar": "PATH"},
-    ),
-    "layout": (
-        (ONNX,),
-        "one file, or two with the loop outside (loop)",
-        {"choices": signature.LAYOUTS},
-    ),
-    "options": (
-        WITH_SEARCH,
-        "options of a search call that become model inputs, such as beam_width",
-        {"nargs": "+", "metavar": "NAME"},
-    ),
-    "name": ((TRITON,), "name of the model (the folder's)", {}),
-    "op_library": (
-        (TRITON,),
-        "path of onnxruntime-extensions on the server; with --text",
-        {"metavar": "PATH"},
-    ),
-    "device": ((TRITON,), "where the model runs (cpu)", {"choices": ("cpu", "gpu")}),
-    "instances": ((TRITON,), "copies of the model (1)", NUMBER),
-    "threads": ((TRITON,), "threads per batch (all cores)", NUMBER),
-    "max_batch_size": ((TRITON,), "maximum rows of a batch (64); 0 disables batching", NUMBER),
-    "queue_delay": ((TRITON,), "microseconds that a request may wait (2000)", NUMBER),
-}
-BEAM = ("beam_width", "length_penalty")
-SAMPLING = ("temperature", "top_k", "top_p", "num_samples")
-RECORDS = ("token_scores", "alignments")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -134,14 +53,8 @@ def parser() -> argparse.ArgumentParser:
     exclusive = search.add_mutually_exclusive_group()
     groups = ((exclusive, SEARCHES), (search, SEARCH_OPTIONS), (parser, OPTIONS))
     for group, options in groups:
-        for name, (formats, text, settings) in options.items():
-            which = "" if formats == OF_MODELS else f"{', '.join(formats)}: "
-            group.add_argument(_flag(name), dest=name, help=which + text, **settings)
+        add_options(group, options)
     return parser
-
-
-def _flag(name: str) -> str:
-    return "--no-fuse" if name == "fuse" else f"--{name}".replace("_", "-")
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -160,13 +73,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     for names, applies, where in rules:
         given = chosen(arguments, names)
         if given and not applies:
-            made.error(f"{', '.join(map(_flag, given))}: only with {where}")
+            made.error(f"{', '.join(map(flag, given))}: only with {where}")
     return arguments
-
-
-def chosen(arguments: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:
-    """Returns the given options among `names`, with their values."""
-    return {name: value for name, value in vars(arguments).items() if name in names}
 
 
 def chosen_search(arguments: argparse.Namespace, model: Any) -> Any:
@@ -192,7 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = parse(argv)
     try:
-        run(arguments)
+        with warnings_in_shell(parser()):
+            run(arguments)
     except KeyboardInterrupt:
         return _report_stop(Stopped(signal.SIGINT), arguments.out)
     except Stopped as error:
@@ -202,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _report_stop(Progress.pending, arguments.out)
         if not isinstance(error, (ExportError, ImportError, OSError, TypeError, ValueError)):
             raise
-        print(f"{parser().prog}: {error}", file=sys.stderr)
+        print(f"{parser().prog}: {in_shell(str(error), flags(parser()))}", file=sys.stderr)
         return 1
     return 0
 
@@ -235,6 +144,8 @@ def run(arguments: argparse.Namespace) -> None:
     model = keras.saving.load_model(arguments.model, compile=False)
     for name in chosen(arguments, ("tokenizer", "target_tokenizer")):
         options[name] = load_tokenizer(options[name])
+    if "head" in options:
+        options["head"] = load_head(options["head"])
     if arguments.format in WITH_SEARCH:
         options["search"] = chosen_search(arguments, model)
     options.setdefault("tokenizer", None)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from keras_transformer.export.archive.job import PART_LINES, run_archive
 from keras_transformer.export.archive.outputs import ENDINGS
+from keras_transformer.export.artefact.messages import flags_of, in_shell
 from keras_transformer.export.runtime.console import tell
 
 _EPILOG = (
@@ -83,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         done = run_archive(artefact, inputs, folder, providers=options.pop("provider"), **options)
     except (ImportError, OSError, ValueError) as error:
-        tell(f"error: {error}\n")
+        flags = flags_of(options, providers="--provider")
+        tell(f"error: {in_shell(str(error), flags)}\n")
         return 1
     except KeyboardInterrupt:
         tell("\ninterrupted; finished parts stay, and the same command continues from there\n")

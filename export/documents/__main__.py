@@ -11,6 +11,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+from keras_transformer.export.artefact.messages import flags_of, in_shell
 from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.documents import DocumentTranslator, translate_file
 from keras_transformer.export.documents.formats import FORMATS
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         for path, target in _targets(args.documents, output):
             translate_file(documents, path, target, args.format)
     except (ArtefactError, OSError, ValueError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {in_shell(str(error), flags_of(vars(args)))}", file=sys.stderr)
         return 1
     if documents.untranslated:
         print(f"error: {documents.untranslated} sentences are not translated", file=sys.stderr)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
+from keras_transformer.export.artefact.messages import flags_of, in_shell
 from keras_transformer.export.artefact.reader import read_task
 from keras_transformer.export.artefact.signature import ALIGNMENTS
 from keras_transformer.export.runtime.check import check
@@ -230,7 +231,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         progress.say(f"error: standard input or output failed: {error.strerror}")
         return 3
     except ValueError as error:
-        progress.say(f"error: {error}")
+        flags = flags_of(vars(options), providers="--provider", count="--n-best")
+        progress.say(f"error: {in_shell(str(error), flags)}")
         return 2
     except KeyboardInterrupt:
         rest = (

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from keras_transformer.export.artefact.messages import flags_of, in_shell
 from keras_transformer.export.serving import MissingExtra, ServedArtefact, serve
 from keras_transformer.export.serving.limits import Limits
 
@@ -143,7 +144,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 allowed_hosts=options.allow_host,
             )
     except (MissingExtra, ValueError, OSError, RuntimeError) as error:
-        say(f"error: {error}")
+        others = {"waiting_lines": "--queue", "deadline_seconds": "--deadline"}
+        others |= {"drain_seconds": "--drain", "allowed_hosts": "--allow-host"}
+        say(f"error: {in_shell(str(error), flags_of(vars(options), **others))}")
         return 2
     if not answered:
         say("some requests were not answered in time")

@@ -9,18 +9,45 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+from keras_transformer.export.artefact.messages import in_shell
+from keras_transformer.export.command import (
+    ONNX,
+    OPTIONS,
+    RECORDS,
+    SEARCH_OPTIONS,
+    SEARCHES,
+    WITH_SEARCH,
+    Options,
+    add_options,
+    chosen,
+    flag,
+    flags,
+    save_head,
+    warnings_in_shell,
+)
 from keras_transformer.files import whole_folder
 from keras_transformer.types import StrPath
 
-MODEL, TOKENIZER, TARGET_TOKENIZER = "model.keras", "tokenizer.model", "target_tokenizer.model"
+MODEL, HEAD = "model.keras", "head.json"
+TOKENIZER, TARGET_TOKENIZER = "tokenizer.model", "target_tokenizer.model"
 ORIGINS = ("bergamot", "bert", "ctranslate2", "gpt2", "marian", "whisper")
-# Arguments of `--export onnx` by their names in Python; a SavedModel takes only `max_length`.
-EXPORT = ("precision", "text", "max_length", "shortlist")
-SEARCH = ("max_length", "beam_width")  # any export takes them
+# The options of an export. The origin has the tokenizers and the head.
+SEARCH: Options = {
+    "beam_width": (WITH_SEARCH, "of the search (1: greedy)", SEARCHES["beam_width"][2]),
+    **{name: SEARCH_OPTIONS[name] for name in RECORDS},
+}
+EXPORT: Options = {
+    "shortlist": ((ONNX,), "use bergamot's shortlist, lex.*.bin", {"action": "store_true"}),
+    **{
+        name: option
+        for name, option in OPTIONS.items()
+        if {*option[0]} & {*WITH_SEARCH} and "tokenizer" not in name and name != "head"
+    },
+}
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line. Its result lacks `EXPORT` options not given."""
+    """Returns the parser of the command line. Its result lacks options that are not given."""
     command = argparse.ArgumentParser(
         prog="python -m keras_transformer.importers",
         description="Convert a published model to Keras, or export it at once.",
@@ -33,23 +60,11 @@ def parser() -> argparse.ArgumentParser:
         help=f"folder for {MODEL} and {TOKENIZER}, or for the export: new, empty, or an earlier "
         "result, which is replaced",
     )
-    command.add_argument(
-        "--export", choices=("onnx", "saved_model"), default=None, help="export format"
-    )
-    command.add_argument("--precision", help="onnx: float32 (default), float16, int8 or another")
-    command.add_argument("--text", action="store_true", help="onnx: also export text to text")
-    command.add_argument(
-        "--shortlist",
-        action="store_true",
-        help="onnx: use bergamot's shortlist, lex.*.bin",
-    )
-    command.add_argument("--max-length", type=int, help="maximum generated tokens (source + 50)")
-    command.add_argument(
-        "--beam-width", type=int, metavar="W", help="of the search (default 1: greedy)"
-    )
+    command.add_argument("--export", choices=WITH_SEARCH, default=None, help="export format")
     command.add_argument(
         "--quiet", action="store_true", default=False, help="no progress on stderr"
     )
+    add_options(command.add_argument_group("export", "Options of --export."), EXPORT | SEARCH)
     return command
 
 
@@ -57,19 +72,17 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parses the arguments. An option that does not apply to the export is an error."""
     command = parser()
     arguments = command.parse_args(argv)
-    given = [name for name in dict.fromkeys((*EXPORT, *SEARCH)) if name in arguments]
-    only = {None: (), "saved_model": SEARCH, "onnx": (*EXPORT, *SEARCH)}[arguments.export]
-    if others := [name for name in given if name not in only]:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
-        formats = "onnx or saved_model" if set(others) <= set(SEARCH) else "onnx"
-        command.error(f"{flags}: only with --export {formats}")
+    for name, (formats, *_) in (EXPORT | SEARCH).items():
+        if name in arguments and arguments.export not in formats:
+            known = [kind for kind in WITH_SEARCH if kind in formats]
+            command.error(f"{flag(name)}: only with --export {' or '.join(known)}")
     if "shortlist" in arguments and arguments.origin != "bergamot":
         command.error("--shortlist: only bergamot has a shortlist")
-    if "beam_width" in arguments:
-        if arguments.origin == "bert":
-            command.error("--beam-width: bert is an encoder, which no search runs")
-        if arguments.beam_width < 1:
-            command.error(f"--beam-width must be at least 1, got {arguments.beam_width}")
+    given = [flag(name) for name in SEARCH if name in arguments]
+    if given and arguments.origin == "bert":
+        command.error(f"{', '.join(given)}: bert is an encoder, which no search runs")
+    if getattr(arguments, "beam_width", 1) < 1:
+        command.error(f"--beam-width must be at least 1, got {arguments.beam_width}")
     return arguments
 
 
@@ -77,17 +90,24 @@ def load(origin: str, folder: StrPath) -> tuple[Any, tuple[Any, ...]]:
     """Returns the model and its tokenizers: one, or the source's and the target's."""
     from keras_transformer import importers
 
-    model, tokenizers = getattr(importers, origin).load(folder)
+    module = getattr(importers, origin)
+    model, tokenizers = getattr(module, "load_task", module.load)(folder)
     return model, tokenizers if isinstance(tokenizers, tuple) else (tokenizers,)
 
 
 def check_out(out: StrPath) -> None:
-    """Raises `ValueError` unless `out` is missing, empty or an earlier result without export."""
+    """Raises `ValueError` unless `out` is missing, empty or an earlier result of an import."""
+    from keras_transformer.export.onnx_model import why_not_onnx
+    from keras_transformer.export.saved_model import why_not_saved_model
+
     path = pathlib.Path(out)
     reason = "it is a file" if path.exists() else None
     if path.is_dir():
-        others = {item.name for item in path.iterdir()} - {MODEL, TOKENIZER, TARGET_TOKENIZER}
+        names = {item.name for item in path.iterdir()}
+        others = names - {MODEL, HEAD, TOKENIZER, TARGET_TOKENIZER}
         reason = f"it holds {min(others)}" if others else None
+        if not why_not_onnx(path) or not why_not_saved_model(path):
+            reason = None
     if reason:
         raise ValueError(
             f"{path} exists and is not an earlier result of this command ({reason}), so it was "
@@ -97,35 +117,74 @@ def check_out(out: StrPath) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Imports the model and writes it. Errors are raised before anything is written."""
-    if arguments.export is None:
-        check_out(arguments.out)
+    check_out(arguments.out)
     model, tokenizers = load(arguments.origin, arguments.folder)
-    if arguments.export is None:
-        with whole_folder(arguments.out) as folder:
-            model.save(folder / MODEL)
-            for name, tokenizer in zip((TOKENIZER, TARGET_TOKENIZER), tokenizers, strict=False):
-                tokenizer.save(folder / name)
-        return
-    from keras_transformer import export, importers
-    from keras_transformer.search import BeamSearch, GreedySearch
+    head = read_head(arguments)
+    with whole_folder(arguments.out) as folder:
+        if arguments.export is not None:
+            export(arguments, folder, model, tokenizers, head)
+            return
+        model.save(folder / MODEL)
+        for name, tokenizer in zip((TOKENIZER, TARGET_TOKENIZER), tokenizers, strict=False):
+            tokenizer.save(folder / name)
+        if head is not None:
+            save_head(head, folder / HEAD)
 
-    options = {name: getattr(arguments, name) for name in EXPORT if name in arguments}
-    search, width = None, getattr(arguments, "beam_width", 1)
-    if hasattr(model, "decode_step"):  # as in the origins, without the unknown token
-        search = GreedySearch(allow_unknown=False)
-        if width > 1:
-            search = BeamSearch(width, allow_unknown=False)
-    if getattr(model, "reads_start", False):
-        settings = getattr(importers, arguments.origin).read_settings(arguments.folder)
-        search = importers.speech_search(settings, tokenizers[0], width)
+
+def read_head(arguments: argparse.Namespace) -> Any:
+    """Returns the head that the folder describes, or `None`."""
+    from keras_transformer import importers
+
+    read = getattr(getattr(importers, arguments.origin), "read_head", None)
+    return None if read is None else read(arguments.folder)
+
+
+def export(
+    arguments: argparse.Namespace,
+    folder: pathlib.Path,
+    model: Any,
+    tokenizers: tuple[Any, ...],
+    head: Any,
+) -> None:
+    """Exports a model to a folder, and runs a sentence or a sound through it."""
+    from keras_transformer import export
+    from keras_transformer.importers.trial import try_out
+
+    options = chosen(arguments, EXPORT)
     if "shortlist" in options:
         from keras_transformer.importers import bergamot
 
         options["shortlist"] = bergamot.load_shortlist(arguments.folder)
     if len(tokenizers) > 1:
         options["target_tokenizer"] = tokenizers[1]
-    write = export.export_onnx if arguments.export == "onnx" else export.export_saved_model
-    write(model, arguments.out, tokenizers[0], search, verbose=not arguments.quiet, **options)
+    if head is not None and arguments.export == ONNX:
+        options["head"] = head
+    write = export.export_onnx if arguments.export == ONNX else export.export_saved_model
+    search = make_search(arguments, model, tokenizers[0])
+    write(model, folder, tokenizers[0], search, verbose=not arguments.quiet, **options)
+    if arguments.export == ONNX:
+        line = try_out(folder)
+        if not arguments.quiet:
+            print(line, file=sys.stderr)
+
+
+def make_search(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> Any:
+    """Returns the search of the model, without the unknown token, or `None` for an encoder."""
+    from keras_transformer import importers
+    from keras_transformer.search import BeamSearch, GreedySearch
+
+    width, records = getattr(arguments, "beam_width", 1), chosen(arguments, RECORDS)
+    if getattr(model, "reads_start", False):
+        if records:
+            given = ", ".join(map(flag, records))
+            raise ValueError(f"{given}: a transcription has times of words instead. Leave it out.")
+        settings = getattr(importers, arguments.origin).read_settings(arguments.folder)
+        return importers.speech_search(settings, tokenizer, width)
+    if not hasattr(model, "decode_step"):
+        return None
+    if width == 1:
+        return GreedySearch(allow_unknown=False, **records)
+    return BeamSearch(width, allow_unknown=False, **records)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,9 +193,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from keras_transformer.export import ExportError
 
     try:
-        run(arguments)
+        with warnings_in_shell(parser()):
+            run(arguments)
     except (ExportError, ImportError, OSError, TypeError, ValueError) as error:
-        print(f"{parser().prog}: {error}", file=sys.stderr)
+        message = in_shell(str(error), flags(parser()))
+        print(f"{parser().prog}: {message}", file=sys.stderr)
         return 1
     return 0
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_transformer.importers.checkpoint import check_sizes
+from keras_transformer.importers.checkpoint import check_origin, check_sizes
 from keras_transformer.importers.mapping import assign_weights, logit_bias, our_ids, row_order, rows
 from keras_transformer.importers.marian_binary import read_model, read_shortlist
 from keras_transformer.importers.pieces import (
@@ -125,6 +125,7 @@ def load(
 
     >>> model, tokenizer = load("models/enpt")  # doctest: +SKIP
     """
+    check_origin(folder, "bergamot")
     folder = pathlib.Path(folder)
     path = _only(folder, "model*.bin")
     arrays, config = read_model(path)

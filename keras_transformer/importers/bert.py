@@ -1,25 +1,26 @@
 """BERT and its relatives of the same form (MiniLM), and their sentence vectors.
 
 BERT is the encoder of the paper, post-norm, with learned positions, segments, and a norm after
-their sum. BERT does not multiply its embedding by √D, so the importer divides the matrix by √D. It
-ignores the heads of BERT's pretraining (`pooler`, `cls`).
+their sum. BERT does not multiply its embedding by √D, so the importer divides the matrix by √D.
+`load` returns the encoder, and `load_task` the model with the head that the folder describes. A
+loader warns of the tensors that it leaves out.
 """
 
-import json
 import pathlib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_transformer.importers import checkpoint, mapping, pieces
-from keras_transformer.layers.pooling import SequencePooling
+from keras_transformer.export.artefact.task_heads import FeatureExtraction, Head
+from keras_transformer.importers import bert_heads, checkpoint, mapping, pieces
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import TransformerEncoder
 from keras_transformer.text.json_tokenizer import JsonTokenizer
 from keras_transformer.text.vocabularies import with_tokenizers
-from keras_transformer.types import Array, Ids, StrPath
+from keras_transformer.types import Array, Ids, StrPath, Tensor
 
 # Defaults of keys that `config.json` may omit.
 DEFAULTS: dict[str, Any] = {
@@ -43,8 +44,9 @@ SIZES = (
     "max_position_embeddings",
 )
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")  # our ids 0 to 3
-MODULES = ("Transformer", "Pooling", "Normalize")  # of a sentence encoder
-HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.")  # ignored
+WORDS = "embeddings.word_embeddings.weight"
+# The starts of tensors that belong to no encoder. `position_ids` are the numbers from 0.
+HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.")
 
 
 def load_model(
@@ -66,7 +68,7 @@ def load_model(
             `dtype` or `name`.
 
     Returns:
-        `TransformerEncoder`.
+        `TransformerEncoder`. Warns of the tensors of a head, which `load_task` reads.
 
     Raises:
         OSError: a file is missing.
@@ -81,7 +83,142 @@ def load_model(
     tensors = _read_tensors(folder, config)
     order = row_order(config, read_vocabulary(folder)) if order is None else order
     arrays = mapped_weights(config, tensors, order, segments)
-    model = TransformerEncoder(
+    _warn_of_the_rest(folder, tensors)
+    model = _make_encoder(config, order, segments, options)
+    mapping.assign_weights(model, arrays)
+    return model
+
+
+def load(folder: StrPath, **options: Any) -> tuple[TransformerEncoder, JsonTokenizer]:
+    """Loads the model of `load_model`, and the tokenizer of the folder with our ids.
+
+    The tokenizer puts `[CLS]` first, so a row of one text is its ids and the end token.
+
+    Args:
+        folder: str or path-like. `tokenizer.json` in it is read, or `vocab.txt`.
+        **options: as in `load_model`.
+
+    Returns:
+        `(model, tokenizer)`.
+    """
+    return with_tokenizers(load_model(folder, **options), _tokenizer(folder))
+
+
+def load_task(
+    folder: StrPath, segments: bool | None = None, **options: Any
+) -> tuple[keras.Model, JsonTokenizer]:
+    """Loads the model that a folder describes, with its head, and the tokenizer of `load`.
+
+    | the folder has | outputs | `read_head` |
+    | --- | --- | --- |
+    | `modules.json` | vectors (B, D), as of `load_sentence_encoder` | `FeatureExtraction` |
+    | `BertForSequenceClassification` | logits (B, C) of the classes | `Classification` |
+    | the same for several labels | a dict of logits (B, 1) by label | `Heads` |
+    | the same for regression | numbers (B, C) | `None` |
+    | `BertForTokenClassification` | logits (B, S, C) of the tags | `TokenClassification` |
+    | `BertForQuestionAnswering` | `{"start", "end"}`, logits (B, S) | `QuestionAnswering` |
+    | `BertForMaskedLM` | logits (B, S, V) of the masked words | `None` |
+    | none of these | the encoder's output (B, S, D) | `None` |
+
+    Args:
+        folder: as in `load_model`. `architectures` in its `config.json` names the class.
+        segments: bool, as in `load_model`. Defaults to `None`: the model of classes or answers has
+            segments, so that it reads one text or two.
+        **options: as in `load_model`.
+
+    Returns:
+        `(model, tokenizer)`. Warns of tensors that the model leaves out.
+
+    Raises:
+        OSError, ValueError: as `load_model`; `id2label` does not fit the head.
+
+    Example:
+
+    >>> model, tokenizer = load_task("cross-encoder")  # doctest: +SKIP
+    >>> export_onnx(model, "out", tokenizer, head=read_head("cross-encoder"))  # doctest: +SKIP
+    """
+    config = read_config(folder)
+    described = bert_heads.described(config)
+    if (pathlib.Path(folder) / "modules.json").exists():
+        model = load_sentence_encoder(folder, segments=bool(segments), **options)
+    elif described is None:
+        model = load_model(folder, segments=bool(segments), **options)
+    else:
+        if segments is None:
+            segments = described.segments and config["type_vocab_size"] > 1
+        model = _with_head(folder, described.tensors, described.build, segments, options)
+    return with_tokenizers(model, _tokenizer(folder))
+
+
+def read_head(folder: StrPath) -> Head | None:
+    """Returns the head of an export of `load_task`'s model; see the table there.
+
+    Args:
+        folder: as in `load_task`.
+    """
+    if (pathlib.Path(folder) / "modules.json").exists():
+        return FeatureExtraction()
+    config = read_config(folder)
+    described = bert_heads.described(config)
+    return None if described is None else described.head(config)
+
+
+def load_sentence_encoder(folder: StrPath, segments: bool = False, **options: Any) -> keras.Model:
+    """Loads a model from ids to one vector per text, as in Sentence-Transformers.
+
+    Args:
+        folder: as in `load_model`. Its `modules.json` may list the model, a pooling (the first
+            token, the mean or the maximum), and then dense layers and a normalization. Defaults
+            to the mean without padding, divided by its length.
+        segments, **options: as in `load_model`.
+
+    Returns:
+        Functional model from `source_ids` (B, S) to (B, D) float32. Warns of prompts, which the
+        caller must put before the texts, and of tensors that the model leaves out.
+
+    Raises:
+        ValueError: another pooling or another module; otherwise as `load_model`.
+    """
+    bert_heads.warn_of_texts(folder)
+
+    def build(vectors: Tensor, *_: Any) -> bert_heads.Built:
+        return bert_heads.sentence_outputs(folder, vectors)
+
+    return _with_head(folder, (), build, segments, options)
+
+
+def _with_head(
+    folder: StrPath,
+    prefixes: tuple[str, ...],
+    build: Callable[..., bert_heads.Built],
+    segments: bool,
+    options: Mapping[str, Any],
+) -> keras.Model:
+    """Returns the encoder with the outputs that `build` adds, see `bert_heads.Class`."""
+    config = read_config(folder)
+    tensors = _read_tensors(folder, config)
+    order = row_order(config, read_vocabulary(folder))
+    arrays = mapped_weights(config, tensors, order, segments)
+    _warn_of_the_rest(folder, tensors, prefixes)
+    encoder = _make_encoder(config, order, segments, options)
+    head = {name: tensor for name, tensor in tensors.items() if name.startswith(prefixes)}
+    if "cls.predictions.bias" in head:  # tied to the embedding unless the file has another
+        head.setdefault("cls.predictions.decoder.weight", tensors[WORDS])
+    outputs, more = build(encoder.output, config, head, order)
+    model = keras.Model(encoder.input, outputs, name="bert")
+    mapping.assign_weights(model, arrays | more)
+    return model
+
+
+def read_config(folder: StrPath) -> dict[str, Any]:
+    """Reads and checks the complete configuration of a BERT folder."""
+    return checkpoint.read_config(folder, "bert", (*SIZES, LAYERS), DEFAULTS, FIXED)
+
+
+def _make_encoder(
+    config: Mapping[str, Any], order: Ids, segments: bool, options: Mapping[str, Any]
+) -> TransformerEncoder:
+    return TransformerEncoder(
         len(order),
         config["num_hidden_layers"],
         config["hidden_size"],
@@ -99,88 +236,34 @@ def load_model(
             **options,
         },
     )
-    mapping.assign_weights(model, arrays)
-    return model
 
 
-def load(folder: StrPath, **options: Any) -> tuple[TransformerEncoder, JsonTokenizer]:
-    """Loads the model of `load_model`, and the tokenizer of the folder with our ids.
-
-    The tokenizer puts `[CLS]` first, so a row of one text is its ids and the end token.
-
-    Args:
-        folder: str or path-like. `tokenizer.json` in it is read, or `vocab.txt`.
-        **options: as in `load_model`.
-
-    Returns:
-        `(model, tokenizer)`.
-    """
-    model, ids = load_model(folder, **options), read_vocabulary(folder)
-    path, order = pathlib.Path(folder) / "tokenizer.json", row_order(read_config(folder), ids)
+def _tokenizer(folder: StrPath) -> JsonTokenizer:
+    """Returns the tokenizer of a folder with our ids."""
+    ids, path = read_vocabulary(folder), pathlib.Path(folder) / "tokenizer.json"
+    order = row_order(read_config(folder), ids)
     config = pieces.read_tokenizer(path) if path.exists() else pieces.word_pieces(folder, ids)
-    return with_tokenizers(model, pieces.renumbered_json(config, order, SPECIAL[2]))
+    return pieces.renumbered_json(config, order, SPECIAL[2])
 
 
-def load_sentence_encoder(folder: StrPath, **options: Any) -> keras.Model:
-    """Loads a model from ids to one unit vector per text, as in Sentence-Transformers.
-
-    The vector is the mean of the encoder output without padding, divided by its length.
-
-    Args:
-        folder: as in `load_model`. Its `1_Pooling/config.json`, if it exists, must name the mean.
-            Its `modules.json`, if it exists, may have no other modules than the model, the pooling
-            and the normalization.
-        **options: as in `load_model`.
-
-    Returns:
-        Functional model from `source_ids` (B, S) to (B, D) float32.
-
-    Raises:
-        ValueError: another pooling than the mean, or another module; otherwise as `load_model`.
-    """
-    path = pathlib.Path(folder) / "modules.json"
-    others = [name for name in _modules(path) if name.rpartition(".")[2] not in MODULES]
-    if others:
-        raise ValueError(
-            f"{path} has the modules {others}, but only {', '.join(MODULES)} are supported. Load "
-            "the encoder with load_model, and add the other layers to it."
+def _warn_of_the_rest(
+    folder: StrPath, tensors: Mapping[str, Array], used: tuple[str, ...] = ()
+) -> None:
+    """Warns of the tensors of heads that a model leaves out; `used` starts the names of others."""
+    rest = [name for name in tensors if name.startswith(HEADS) and not name.startswith(used)]
+    if rest:
+        warnings.warn(
+            f"{folder} has {', '.join(rest)}, which this model leaves out. `bert.load_task` loads "
+            "the head that `architectures` in config.json or modules.json describes.",
+            stacklevel=4,
         )
-    pooling = pathlib.Path(folder) / "1_Pooling" / "config.json"
-    if pooling.exists():
-        asked = [name for name, on in checkpoint.read_json(pooling).items() if on is True]
-        modes = [name for name in asked if name.startswith("pooling_mode_")]
-        if modes != ["pooling_mode_mean_tokens"]:
-            raise ValueError(
-                f"{pooling} asks for {modes}, but only pooling_mode_mean_tokens is supported."
-            )
-    encoder = load_model(folder, **options)
-    mean = SequencePooling(name="mean")(encoder.output)
-    vectors = keras.layers.UnitNormalization(dtype="float32", name="vector")(mean)
-    return keras.Model(encoder.input, vectors, name="sentence_encoder")
-
-
-def _modules(path: pathlib.Path) -> list[str]:
-    """Reads the types of the modules in `modules.json`; none if there is no such file."""
-    if not path.exists():
-        return []
-    try:
-        return [str(module["type"]) for module in json.loads(path.read_text("utf-8"))]
-    except (KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path} must hold a list of objects, each with a type. Copy the file again."
-        ) from error
-
-
-def read_config(folder: StrPath) -> dict[str, Any]:
-    """Reads and checks the complete configuration of a BERT folder."""
-    return checkpoint.read_config(folder, "bert", (*SIZES, LAYERS), DEFAULTS, FIXED)
 
 
 def _read_tensors(folder: StrPath, config: dict[str, Any]) -> dict[str, Array]:
     """Reads all tensors by name, and checks the sizes in the configuration."""
     tensors, path = checkpoint.read_tensors(folder), pathlib.Path(folder) / "config.json"
     checkpoint.check_sizes(path, config, tensors, (*SIZES, "type_vocab_size"), [LAYERS])
-    return tensors
+    return {_current_name(name): array for name, array in tensors.items()}
 
 
 def read_vocabulary(folder: StrPath) -> dict[str, int]:

@@ -28,6 +28,53 @@ ACTIVATIONS: dict[str, str | Callable[[Tensor], Tensor]] = {
     "tanh": "tanh",
 }
 
+# By the importer: a pattern of a file that its folders hold.
+FILES = {"bergamot": "model*.bin", "ctranslate2": "model.bin"} | dict.fromkeys(
+    ("bert", "gpt2", "marian", "whisper"), "config.json"
+)
+
+
+def check_origin(folder: StrPath, origin: str) -> None:
+    """Checks that a folder may hold a model of an origin.
+
+    Args:
+        folder: str or path-like.
+        origin: str, the name of an importer.
+
+    Raises:
+        OSError: there is no such folder, or it lacks the origin's files.
+        ValueError: it holds a model of another origin; the message names the importer.
+    """
+    path = pathlib.Path(folder)
+    advice = "Pass the folder with the published files of a model."
+    if not path.is_dir():
+        reason = "is a file" if path.exists() else "does not exist"
+        raise NotADirectoryError(f"{path} {reason}. {advice}")
+    if (found := _origin_of(path)) not in (None, origin):
+        raise ValueError(
+            f"{path} holds a model of {found}, but this importer reads {origin}. Use the importer "
+            f"{found}."
+        )
+    if not any(path.glob(FILES[origin])):
+        raise FileNotFoundError(
+            f"{path} has no {FILES[origin]}, so it holds no model of {origin}. {advice}"
+        )
+
+
+def _origin_of(folder: pathlib.Path) -> str | None:
+    """Returns the importer of a folder's files, or `None`."""
+    config = folder / "config.json"
+    if (folder / "model.bin").exists() and config.exists():
+        return "ctranslate2"
+    if not config.exists():
+        spm = any(folder.glob("*vocab*.spm")) and any(folder.glob("model*.bin"))
+        return "bergamot" if spm else None
+    read = read_json(config)
+    if str(read.get("module")).startswith("keras_hub"):
+        return "keras_hub"
+    kind = read.get("model_type")
+    return kind if isinstance(kind, str) and FILES.get(kind) == config.name else None
+
 
 def read_config(
     folder: StrPath,
@@ -47,10 +94,11 @@ def read_config(
         fixed: dict of the only values that our model supports.
 
     Raises:
-        OSError: `config.json` is missing.
+        OSError: the folder or its `config.json` is missing.
         ValueError: the file is not a JSON object, describes another architecture, lacks a value, or
             has a value of another type or one that our model does not support.
     """
+    check_origin(folder, model_type)
     path = pathlib.Path(folder) / "config.json"
     read = read_json(path)
     config = {**defaults, **{n: v for n, v in read.items() if v is not None or n in needed}}
@@ -58,7 +106,7 @@ def read_config(
     if found != model_type:
         raise ValueError(
             f"{path} describes the architecture {_short(found)}, but this importer reads "
-            f"{model_type!r}. Use the importer of that name, if it exists."
+            f"{model_type!r}. No importer reads that one: {', '.join(sorted(FILES))} exist."
         )
     missing = [name for name in needed if config.get(name) is None]
     if missing:

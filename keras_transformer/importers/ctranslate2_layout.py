@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from keras_transformer.importers import mapping
+from keras_transformer.importers import checkpoint, mapping
 from keras_transformer.importers.ctranslate2_binary import Specification, read_model
 from keras_transformer.layers.blocks import gelu_sigmoid, gelu_tanh
 from keras_transformer.types import Array
@@ -43,6 +43,7 @@ SIDES = {"encoder": "source", "decoder": "target"}
 
 def read_specification(folder: pathlib.Path) -> Specification:
     """Reads `model.bin`, and checks its kind and settings."""
+    checkpoint.check_origin(folder, "ctranslate2")
     path = folder / MODEL_FILE
     specification = read_model(path)
     if REVISIONS.get(specification.name) != specification.revision:

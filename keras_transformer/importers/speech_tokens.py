@@ -4,6 +4,7 @@ Shapes: V our number of ids.
 """
 
 import pathlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,10 @@ NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")  # newer and older tokenizers
 # Tokens after this one stand for times.
 NO_TIMES = "<|notimestamps|>"
 SECONDS = 0.02  # between two of them
+# Numbers of tokens of models of English only: GPT-2's pieces and more, but less than the smallest
+# multilingual model. Their folders may list languages all the same, with the ids of other models.
+ENGLISH_ONLY = range(50_257, 51_865)
+LANGUAGE = re.compile(r"[a-z]{2,3}")
 
 
 @dataclass(frozen=True)
@@ -51,9 +56,21 @@ def make_settings(
         path: the file, for errors.
         order: (V,) integers, Whisper's id of each of our rows.
         languages, suppressed, suppressed_first, alignment_heads: as in `SpeechSettings`, with
-            Whisper's ids.
+            Whisper's ids. A vocabulary of an English-only model has no languages.
+
+    Raises:
+        ValueError: a value is of another type, an id is not in the vocabulary, or a language is
+            the name of another token.
     """
     ours = mapping.our_ids(order)
+    if len(ours) in ENGLISH_ONLY:
+        languages = {}
+    others = [code for code in languages if not LANGUAGE.fullmatch(code)]
+    if others:
+        raise ValueError(
+            f"The list of languages in {path} has {others[:5]}, which are no codes such as 'en'. "
+            "The ids belong to another vocabulary: copy the file of this model."
+        )
 
     def translated(name: str, ids: Any) -> tuple[int, ...]:
         ids = [] if ids is None else ids
@@ -87,7 +104,8 @@ def speech_search(settings: SpeechSettings, tokenizer: JsonTokenizer, beam_width
         beam_width: int, 1 for greedy search. Defaults to 5.
 
     Raises:
-        ValueError: the tokenizer lacks a token of Whisper.
+        ValueError: the tokenizer lacks a token of Whisper, or has another token in the place of a
+            language.
 
     Example:
 
@@ -104,6 +122,12 @@ def speech_search(settings: SpeechSettings, tokenizer: JsonTokenizer, beam_width
         raise ValueError(
             f"The tokenizer lacks {NO_TIMES} or {' and '.join(NO_SPEECH)}, so it is not Whisper's. "
             "Pass the tokenizer of the model's folder."
+        )
+    others = [code for code, id in settings.languages.items() if ids.get(f"<|{code}|>") != id]
+    if others:
+        raise ValueError(
+            f"The tokenizer has the languages {others[:5]} at other ids than the settings. Copy "
+            "all files of the folder from one model."
         )
     rules = TimestampRules(
         ids[NO_TIMES] + 1, ids[NO_TIMES], settings.suppressed, settings.suppressed_first

@@ -127,7 +127,7 @@ def test_errors_name_the_difference_of_another_model(folder, tmp_path, change, m
 
 
 def test_missing_and_foreign_files_are_named(folder, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"one file model\*.bin, but holds 0: none"):
+    with pytest.raises(FileNotFoundError, match=r"has no model\*\.bin, so it holds no model"):
         bergamot.load(tmp_path)
     changed(folder, tmp_path)
     (tmp_path / "model.bin").write_bytes(b"")

@@ -65,8 +65,8 @@ def test_errors_are_printed_and_nothing_is_written(folder, tmp_path, capsys):
     (broken / "vocab.pten.spm").write_bytes((folder / "vocab.pten.spm").read_bytes())
     for origin, source, message in (
         ("bergamot", broken, "is truncated"),
-        ("bergamot", tmp_path / "nowhere", "must hold one file model*.bin"),
-        ("marian", folder, "config.json"),
+        ("bergamot", tmp_path / "nowhere", "nowhere does not exist"),
+        ("marian", folder, "holds a model of bergamot"),
     ):
         assert main([origin, str(source), str(tmp_path / "out")]) == 1
         assert message in capsys.readouterr().err

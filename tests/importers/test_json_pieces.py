@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
         intermediate_size=24,
         max_position_embeddings=29,
     )
-    published.drawn(transformers.BertModel(config)).save_pretrained(folder)
+    published.drawn(transformers.BertModel(config, add_pooling_layer=False)).save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", "utf-8")
     return folder
 

@@ -217,7 +217,7 @@ def changed(folder, file="config.json", **values):
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"model_type": "marian"}, "architecture 'marian', but this importer reads 'whisper'"),
+        ({"model_type": "t5"}, "architecture 't5', but this importer reads 'whisper'"),
         ({"decoder_ffn_dim": 48}, "encoder_ffn_dim and decoder_ffn_dim are 24 and 48"),
         ({"vocab_size": 10**12}, "vocab_size=1000000000000"),
         ({"max_source_positions": 10**12}, "max_source_positions=1000000000000, but"),

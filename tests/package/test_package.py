@@ -147,7 +147,7 @@ def wheel(tmp_path_factory):
 
 
 def test_wheel_holds_every_module_and_nothing_else(wheel):
-    expected = {"keras_transformer/py.typed"}
+    expected = {"keras_transformer/py.typed", "keras_transformer/importers/good_morning.ogg"}
     for source, target in (
         ("keras_transformer", "keras_transformer"),
         ("export", "keras_transformer/export"),

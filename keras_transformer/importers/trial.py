@@ -1,0 +1,59 @@
+"""One sentence, or a short recording, through the runtime that serves an export.
+
+The proof of an export compares it with Keras on random ids. It does not show that the tokenizer,
+the languages and the suppressed tokens of a folder fit its model. This trial shows the user the
+result of real input.
+"""
+
+import pathlib
+import warnings
+
+from keras_transformer.export.runtime import Transcriber
+from keras_transformer.export.runtime.predictor import open_runner
+from keras_transformer.types import StrPath
+
+SENTENCE = "Good morning. How are you today?"
+QUESTION = "Who is in the house?", "Good morning. Anna and Ben are in the house."
+RECORDING = pathlib.Path(__file__).with_name("good_morning.ogg")  # espeak-ng says SENTENCE
+MOST = 200  # characters of a result
+
+
+def try_out(folder: StrPath) -> str:
+    """Runs a sentence through an artefact, and returns a line with the sentence and its result.
+
+    Args:
+        folder: str or path-like, an artefact with a tokenizer. A `SpeechSearch` hears a recording.
+
+    Returns:
+        A line for the user. Warns if the result is empty.
+
+    Raises:
+        ValueError: the runtime gives an error for the sentence.
+    """
+    runner = open_runner(folder, ["CPUExecutionProvider"])
+    note = ""
+    if isinstance(runner, Transcriber):
+        given = f"a recording of {SENTENCE!r}"
+        try:
+            transcript = runner.transcribe(RECORDING.read_bytes(), temperatures=(0.0,))
+            found = "".join(segment.text for segment in transcript).strip()
+        except ImportError as error:
+            return f"no recording was tried: {error}"
+        note = f" (language {transcript.language}, {transcript.language_probability:.2f})"
+    else:
+        item = QUESTION if runner.manifest["task"] == "answer" else SENTENCE
+        given = repr(item)
+        (result,) = runner.results([item])
+        if result.error is not None:
+            raise ValueError(
+                f"The exported file failed for {given}: {result.error}. Check that the tokenizer "
+                "in the folder belongs to the model."
+            )
+        found = result.line()
+    if not found:
+        warnings.warn(
+            f"The model writes nothing for {given}{note}. If it was trained on English, check the "
+            "tokenizer, the languages and the suppressed tokens of its folder.",
+            stacklevel=2,
+        )
+    return f"{given} gives {found[:MOST]!r}{'...' * (len(found) > MOST)}{note}"
