@@ -25,6 +25,9 @@ from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import simplify
 from keras_transformer.layers.blocks import EncoderBlock
 
+# Keras 3.16 warns that recurrent layers do not pass a mask on.
+MASK_STOPS = "ignore:.*does not support masking:UserWarning"
+
 
 def recurrent(layer):
     """Returns a model of a recurrent layer and an encoder block."""
@@ -59,6 +62,7 @@ def test_recurrent_layers_are_converted(layer):
         check(model, made, x=x)
 
 
+@pytest.mark.filterwarnings(MASK_STOPS)
 @pytest.mark.parametrize("layer", [layers.LSTM, layers.GRU])
 def test_recurrent_layers_skip_padding(layer):
     keras.utils.set_random_seed(3)
@@ -112,6 +116,7 @@ def test_work_on_the_row_of_a_step_moves_out_of_the_loop(place, axis, inside):
         np.testing.assert_allclose(run(model, **inputs)[0], expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.filterwarnings(MASK_STOPS)
 @pytest.mark.parametrize("layer", [layers.LSTM, layers.GRU])
 def test_a_step_of_a_masked_recurrent_layer_is_few_nodes(layer):
     """A step has one product. It skips padding by `Where`, not by products with 0."""

@@ -238,7 +238,7 @@ def test_refusals_name_the_operator_the_layer_and_the_remedy(function, message):
     x = keras.Input((16,), batch_size=3, name="x")
     other = Function(ops.tanh)
     other.name = "dense_1"  # TensorFlow may give the scope of another layer this name
-    model = keras.Model(x, Function(function)(other(layers.Dense(16)(x))))
+    model = keras.Model(x, Function(function)(other(layers.Dense(16, name="dense")(x))))
     with pytest.raises(ExportError, match=f"(?s){message}") as caught:
         convert(model)
     assert "dense" not in str(caught.value)
