@@ -28,7 +28,7 @@ MULTIPART = "multipart/form-data"
 
 
 async def unless_gone(leaving: asyncio.Future[Any], work: Coroutine[Any, Any, T]) -> T:
-    """Awaits a coroutine, and cancels it if the client leaves first.
+    """Awaits a coroutine. Cancels it if the client leaves first, and waits until it has ended.
 
     Args:
         leaving: future that is done when the client has left. Its exception is raised.
@@ -49,6 +49,7 @@ async def unless_gone(leaving: asyncio.Future[Any], work: Coroutine[Any, Any, T]
         return working.result()
     finally:
         working.cancel()
+        await asyncio.wait((working,))  # else the request ends before its worker stops
 
 
 async def read_body(request: Request, record: Record, limits: Limits, most: int) -> bytes:

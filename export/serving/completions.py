@@ -6,7 +6,7 @@ With `stream`, the text is sent as server-sent events. The model then needs the 
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -195,7 +195,7 @@ def _completed(parsed: _Parsed, results: list[Generation], prompt_tokens: int) -
 
 async def _events(
     parsed: _Parsed, head: dict[str, Any], record: Record, part: Any, parts: AsyncGenerator[Any]
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncGenerator[dict[str, Any]]:
     """Yields the events of a stream; `part` is its first part."""
     text, prompt_tokens, tokens, reason = "", 0, 0, None
     async with contextlib.aclosing(parts):

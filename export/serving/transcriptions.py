@@ -7,7 +7,7 @@ by window. The model is a Whisper model.
 import contextlib
 import functools
 import math
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -174,7 +174,7 @@ def _response(parsed: _Parsed, task: str, transcript: Transcript) -> Response:
 
 async def _events(
     record: Record, part: Any, parts: AsyncGenerator[Any]
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncGenerator[dict[str, Any]]:
     """Yields the events of a stream; `part` is its first part."""
     begun = False
     async with contextlib.aclosing(parts):

@@ -5,8 +5,11 @@ import contextlib
 import types
 
 import pytest
+from starlette.requests import ClientDisconnect
 
 from keras_transformer.export.serving.admission import Admission
+from keras_transformer.export.serving.bodies import unless_gone
+from keras_transformer.export.serving.events import EventStream
 from keras_transformer.export.serving.grpc_v2 import make_server
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.metrics import Metrics
@@ -145,5 +148,41 @@ def test_two_services_do_not_share_a_port_of_grpc():
                 make_server(models, f"127.0.0.1:{port}")
         finally:
             await server.stop(None)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_request_of_a_client_that_left_is_open_until_its_work_has_ended(sends):
+    """A stream computes its next event, or waits until the client takes one."""
+    ended = []
+
+    async def events():
+        try:
+            yield "an event"
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(True)
+
+    async def run():
+        leaving, sent = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+        async def send(message):
+            if b"an event" in message.get("body", b""):
+                sent.set()
+                if sends:
+                    await asyncio.Event().wait()
+
+        async def leave():
+            await sent.wait()
+            await asyncio.sleep(0)
+            leaving.set_result(None)
+
+        left = asyncio.create_task(leave())
+        with pytest.raises(ClientDisconnect):
+            await unless_gone(leaving, EventStream(events()).stream_response(send))
+        assert ended == [True]
+        await left
 
     asyncio.run(run())
