@@ -12,7 +12,8 @@ Contents:
 - `tasks`, the functions to export; `graph`, passes over an ONNX graph; `text_model` and
   `text_graph`, the ONNX file from strings to strings;
 - `proof`, the comparison with Keras in a second process; `compare`, the same on your own lines;
-- `__main__`, the command line of all exporters;
+- `__main__`, the command line of all exporters; `command`, the options and messages that it shares
+  with the command of the importers;
 - `artefact`, the manifest of an exported folder and its reader; `runtime`, inference without a
   framework; `documents`, translation of documents; `serving`, a service; `archive`, batch jobs;
   `ray_cluster`, Ray for both; `web`, JavaScript for browsers.

@@ -4,7 +4,8 @@ The origins are `bergamot`, `bert`, `ctranslate2`, `fairseq`, `gpt2`, `marian`, 
 `torch_transformer` and `whisper`. `keras_hub` copies no weights: its models (`hub_model`) share the
 layers of KerasHub. The origins share the readers of files (`checkpoint`, `marian_binary`), the
 mapping and assignment of tensors (`mapping`), and tokenizers with our ids (`pieces`,
-`speech_tokens`).
+`speech_tokens`). `bert_heads` has the heads of `bert`, and `trial` runs a sentence through the
+export of an import.
 
 Importers need NumPy, Keras and this package, and `safetensors` to read a file. They need the
 origin's library only for KerasHub and for PyTorch's own files. A new importer is one file that maps
