@@ -20,6 +20,7 @@ import fuzz_rows
 import kinds
 import kinds_speed
 import layers
+import little_rows
 import recipe_rows
 import service_rows
 import serving_rows
@@ -224,6 +225,7 @@ TABLES = {
         "kinds_speed", lambda report: kinds_speed.table(report["rows"])
     ),
     "layers": lambda: measured("layers", lambda report: layers.table(report["rows"])),
+    "little": lambda: measured("little", little_rows.table),
     "own-encoders": lambda: measured("own_encoders", own_encoders_table),
     "quality": lambda: quality_table("multi30k_tiny_seed1"),
     "quality-raw": lambda: quality_table("multi30k_raw_seed1"),

@@ -40,9 +40,11 @@ def make_model(past, future, series, blocks):
     level = ops.mean(x, axis=-1, keepdims=True)
     x = ops.reshape(x - level, (-1, past // DAY, DAY))  # each series is a row of days
     x = keras.layers.Dense(D_MODEL)(x)  # (B * series, days, D)
-    x = kt.LearnedPositionEncoding(past // DAY)(x)
-    for _ in range(blocks):  # no norm after the last: the residual path stays linear
-        x = kt.EncoderBlock(num_heads=4, d_ff=2 * D_MODEL, dropout=0.2, norm_first=True)(x)
+    options = dict(num_heads=4, d_ff=2 * D_MODEL, dropout=0.2, norm_first=True)
+    # No norm follows the last block, so the residual path is linear. Rotary positions act inside
+    # attention and add nothing to it.
+    for _ in range(blocks):
+        x = kt.EncoderBlock(**options, positions="rotary")(x)
     x = keras.layers.Dropout(0.2)(keras.layers.Flatten()(x))
     x = ops.reshape(keras.layers.Dense(future)(x), (-1, series, future))
     return keras.Model(window, ops.transpose(x + level, (0, 2, 1)))

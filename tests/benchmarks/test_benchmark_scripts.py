@@ -22,6 +22,7 @@ COMMANDS = {
     "kinds",
     "kinds_speed",
     "layers",
+    "little",
     "own_encoders",
     "peers",
     "pretrained",

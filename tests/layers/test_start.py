@@ -74,7 +74,6 @@ def test_models_add_parts_of_similar_size(name, positions):
 # The script and the arguments of its model; the inputs have variance 1, or are pixels.
 EXAMPLES = {
     "images": (10, 1),
-    "forecast": (336, 96, 3, 1),
     "anomalies": (1,),
     "classify_series": (2, 5, 3, 2, 0.1),
     "speech": (40, 20, 1),
