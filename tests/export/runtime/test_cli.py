@@ -217,7 +217,7 @@ def test_a_stream_writes_the_same_lines(answered, command, monkeypatch):
         status, output, errors = command(
             ["a"], folder, "--stream", "--quiet", "--max-length", value
         )
-        assert (status, output) == (2, "") and "error: max_length must be at least 1" in errors
+        assert (status, output) == (2, "") and "error: --max-length must be at least 1" in errors
     monkeypatch.setattr(StepsSession, "run", None)  # --stream must not call it
     assert len(answered(lines, folder, "--stream")) == len(lines)
 
@@ -251,11 +251,11 @@ def test_a_stream_that_fails_ends_its_line(command, monkeypatch, error):
         ("", "--quiet", "the following arguments are required: folder"),
         ("", "no/such/folder", "error: no/such/folder is not an artefact"),
         ("classify", "--n-best 0", "--n-best must be at least 1"),
-        ("classify", "--tokens-per-batch 0", "error: `tokens_per_batch` must be at least 1"),
-        ("classify", "--read-ahead 0", "error: `read_ahead` must be at least 1"),
-        ("classify", "--threads 0", "error: `threads` must be at least 1"),
-        ("classify", "--workers 0", "error: `workers` must be at least 1"),
-        ("classify", "--threads 100000", "error: `threads` must be at least 1, and at most"),
+        ("classify", "--tokens-per-batch 0", "error: --tokens-per-batch must be at least 1"),
+        ("classify", "--read-ahead 0", "error: --read-ahead must be at least 1"),
+        ("classify", "--threads 0", "error: --threads must be at least 1"),
+        ("classify", "--workers 0", "error: --workers must be at least 1"),
+        ("classify", "--threads 100000", "error: --threads must be at least 1, and at most"),
         ("classify", "--provider NoSuch", "error: NoSuch is not in this"),
         ("classify", "--seed 0", "--seed goes with the tasks generate, transcribe; .* 'classify'"),
         ("classify", "--with-prompt", "--with-prompt goes with the tasks generate"),
@@ -265,7 +265,7 @@ def test_a_stream_that_fails_ends_its_line(command, monkeypatch, error):
         ("generate", "--stream --n-best 2", "--stream writes texts: leave out --n-best"),
         ("generate", "--stream", "error: .* has its search in one file.*layout='steps'"),
         ("generate", "--terms x", "error: 'terms' was passed, but .* takes the options"),
-        ("generate", "--seed -1", "`seed` must be from 0 to 2147483646, got -1"),
+        ("generate", "--seed -1", "--seed must be from 0 to 2147483646, got -1"),
         ("generate", "--seed x", "argument --seed: invalid int value"),
         ("", "--check a --n-best 2", "--check answers no lines: leave out --n-best"),
         ("", "--check --seed 0 --with-prompt", "leave out --seed, --with-prompt"),

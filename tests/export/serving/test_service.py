@@ -252,11 +252,11 @@ def test_a_hanging_batch_does_not_keep_the_process_alive(folder, tmp_path):
         (["x=one", "x=two"], "two models have one name"),
         (["x=out,threads=999999"], "must be at most"),
         (["x=out,threads=many"], "threads is a number, not 'many'"),
-        (["x=out", "--queue", "0"], "`waiting_lines` must be above 0"),
-        (["x=out", "--deadline", "nan"], "`deadline_seconds` must be above 0"),
+        (["x=out", "--queue", "0"], "--queue must be above 0"),
+        (["x=out", "--deadline", "nan"], "--deadline must be above 0"),
         (["x=out", "--allow-host", "a.example:80"], "without scheme and port"),
         (["x=out", "--allow-host", "https://a.example"], "without scheme and port"),
-        (["x=out", "--drain", "-1"], "`drain_seconds` must be 0 or more"),
+        (["x=out", "--drain", "-1"], "--drain must be 0 or more"),
     ],
 )
 def test_the_command_says_what_is_wrong(arguments, message, capsys):
