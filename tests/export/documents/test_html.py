@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.export.documents import AlignedText, DocumentTranslator
+from keras_transformer.export.documents.html import DEEPEST
 
 
 def copy(sentences):
@@ -171,6 +172,14 @@ def test_adjacent_words_tags_and_placeholders_stay_together(document):
 )
 def test_words_move_with_their_tags(document, expected):
     assert DocumentTranslator(reverse).html(document) == expected
+
+
+@pytest.mark.parametrize("depth, is_one_unit", [(DEEPEST, True), (DEEPEST + 1, False)])
+def test_an_element_that_is_too_deep_ends_units(depth, is_one_unit):
+    start, end = "<b>" * depth, "</b>" * depth
+    found = DocumentTranslator(reverse).html(f"u v {start}a b{end} x y")
+    one, several = f"y x {start}b a{end} v u", f"v u {start}b a{end} y x"
+    assert found == (one if is_one_unit else several)
 
 
 @pytest.mark.parametrize(
