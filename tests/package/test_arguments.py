@@ -889,6 +889,22 @@ FILES = [
         },
         kt.translate,
     ),
+    Case(
+        kt.generate,
+        {
+            "search": kt.GreedySearch(),
+            "model": Made(lambda: exports.tiny("generate")),
+            "tokenizer": Made(exports.tokenizer),
+            "prompts": exports.LINES,
+        },
+        {
+            "search": kt.GreedySearch(constraints=[kt.RepetitionPenalty(5.0)]),
+            "model": Made(lambda: exports.tiny("generate", num_layers=1)),
+            "tokenizer": SECOND,
+            "prompts": exports.LINES[:2],
+        },
+        kt.generate,
+    ),
 ]
 
 CASES = [*LAYERS, *MODELS, *SEARCHES, *TRAINING, *FUNCTIONS, *TEXTS, *FILES]
@@ -952,13 +968,15 @@ def known(value):
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_each_argument_has_another_value_in_its_row(case):
-    unseen = {*UNSEEN, *(["tokens_per_batch"] if case.thing is kt.translate else [])}
+    search = case.thing in (kt.translate, kt.generate)
+    unseen = {*UNSEEN, *(["tokens_per_batch"] if search else [])}
     assert not set(arguments(case.thing)) - set(case.others) - unseen
     assert not set(case.others) - set(arguments(case.thing))
 
 
 # Models, searches and training are slow.
-SLOW = {name_of(case) for case in (*MODELS, *SEARCHES)} | {"RDrop", "Distillation", "translate"}
+SLOW = {name_of(case) for case in (*MODELS, *SEARCHES)} | {"RDrop", "Distillation"}
+SLOW |= {"translate", "generate"}
 SLOW |= {name_of(case) for case in LAYERS if "Block" in name_of(case)}
 
 

@@ -45,10 +45,17 @@ def messages(door):
         elsewhere = door == "importers" and OTHER_FORMATS.match(name)
         if not BEHIND.match(name) or name.endswith("__main__") or elsewhere:
             continue
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-                node.value = ast.Constant(None)  # a docstring
-        found |= {text_of(node) for node in ast.walk(module.tree) if isinstance(node, ast.expr)}
+        nodes = list(ast.walk(module.tree))
+        documentation = {
+            id(node.value)
+            for node in nodes
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        }
+        found |= {
+            text_of(node)
+            for node in nodes
+            if isinstance(node, ast.expr) and id(node) not in documentation
+        }
     return sorted(text for text in found if " " in text)
 
 
