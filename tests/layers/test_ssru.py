@@ -111,7 +111,6 @@ BLOCK = {
     "value_dim": 5,
     "attention_dropout": 0.3,
     "use_bias": True,
-    "positions": "rotary",
     "epsilon": 1e-6,
 }
 
