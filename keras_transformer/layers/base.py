@@ -101,9 +101,10 @@ class BaseLayer(keras.Layer):
             operation = lost_at(given.get(name))
             if operation is None:
                 continue
+            kind = getattr(operation, "type", type(operation).__name__)  # of TensorFlow, or Keras
             message = (
                 f"{type(self).__name__} {self.name!r} was passed a tensor whose Keras mask was "
-                f"lost in {type(operation).__name__} {operation.name!r}, so padding would change "
+                f"lost in {kind} {operation.name!r}, so padding would change "
                 "its results. Operations such as `a + b` drop masks. Write "
                 "keras.layers.Add()([a, b]) if both have a mask, or pass the mask yourself, such "
                 "as keras_transformer.padding_mask(ids)."

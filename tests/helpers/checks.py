@@ -155,7 +155,9 @@ def check_gradients(found, weights, loss, step=1e-6, tolerance=1e-4):
         assert abs(ours - slope) <= tolerance * size, f"{path}: {ours} is not {slope}"
 
 
-def check_layer(cls, config, inputs, tmp_path, *, call=None, output_dtype=None, masked=True):
+def check_layer(
+    cls, config, inputs, tmp_path, *, call=None, output_dtype=None, masked=True, elsewhere=()
+):
     """Tests the contract of every public layer.
 
     Args:
@@ -166,9 +168,10 @@ def check_layer(cls, config, inputs, tmp_path, *, call=None, output_dtype=None, 
         call: keyword arguments of the call.
         output_dtype: dtype of the output, if it is not the policy's compute dtype.
         masked: whether the output must carry the Keras mask of the first input.
+        elsewhere: as in `check_config`.
     """
     call = call or {}
-    check_config(cls, config)
+    check_config(cls, config, elsewhere)
     _check_saving(cls, config, inputs, call, tmp_path)
     for policy in POLICIES:
         _check_policy(cls, config, inputs, call, policy, output_dtype)
