@@ -175,6 +175,20 @@ def test_a_prefix_is_biased_until_a_hypothesis_leaves_it():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_a_hypothesis_that_has_left_a_prefix_does_not_follow_it_again():
+    """Its second token is that of the prefix, but its first one is another."""
+    rule, (logits, _) = kt.BiasedPrefix(0.25), drawn(1, 0)
+    given = {"biased_prefix": np.array([[5, 6, 7]] * B, np.int32)}
+    known = rule.read(None, {name: tf.constant(x) for name, x in {**rule.inputs, **given}.items()})
+    state, own, tokens = rule.start(known, B, W), tf.nn.softmax(logits), [2, 4, 6]
+    for count, follows in ((1, True), (2, False), (3, False)):
+        history = np.tile(tokens[1:count], (B, W, 1)).reshape(B, W, -1)
+        ids = np.full((B, W), tokens[count - 1])
+        past = Past(*(tf.constant(array, tf.int32) for array in (ids, history, count)))
+        found, state = rule.step(tf.constant(logits), past, state, known)
+        assert np.allclose(tf.nn.softmax(found), own, rtol=1e-5) != follows
+
+
 @pytest.mark.parametrize(
     "make, error, words",
     [
