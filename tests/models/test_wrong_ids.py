@@ -152,7 +152,7 @@ PROBABILITIES = [
 ]
 
 
-@pytest.mark.parametrize("loss", PROBABILITIES, ids=str)
+@pytest.mark.parametrize("loss", PROBABILITIES, ids=range(len(PROBABILITIES)))
 def test_a_loss_of_probabilities_is_refused_for_logits(loss, model):
     other = kt.Transformer.from_config(model.get_config())
     other.compile("sgd", loss)
