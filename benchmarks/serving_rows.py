@@ -49,3 +49,32 @@ def table(rows):
             f"| {row['peak_mb']:.0f} | {row['first_translation_s']:.2f} | {bleu} |"
         )
     return "\n".join(lines)
+
+
+def speed_line(report):
+    """Returns a sentence on the speed beside CTranslate2: the ranges of all rows of free cores."""
+
+    def times(size, key, **wanted):
+        values = [
+            row[f"{key}_times_ctranslate2"]
+            for row in report["rows"]
+            if wanted.items() <= row.items()
+            and row["case"].startswith(size)
+            and row["engine"] == "ours"
+            and not row.get("busy")
+        ]
+        ends = dict.fromkeys(f"{of(values):.1f}" for of in (min, max))
+        return f"{' to '.join(ends)} times"
+
+    batches, threads = {"search": "beam 4"}, report["machine"]["threads"]
+    first, *others = dict.fromkeys(row["precision"] for row in report["rows"])
+    speed = f"{times('base', 'throughput', precision=first, **batches)} the speed of CTranslate2"
+    base = [
+        f"{times('base', 'throughput', precision=name, **batches)} in {name}" for name in others
+    ]
+    return (
+        f"- **{' and '.join([f'{speed} in {first}', *base])}**, at the paper's base\n  size with "
+        f"random weights and forced lengths (beam 4, batches of 32, {threads} CPU threads, "
+        f"{report['date']}),\n  and {times('tiny', 'latency')} at a tiny size, one sentence a "
+        "call: [serving][benchmarks/serving]."
+    )

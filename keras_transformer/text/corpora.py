@@ -42,10 +42,7 @@ def read_lines(path: StrPath, undo_bpe: bool = False) -> list[str]:
             content = file.read()
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            error.errno,
-            f"There is no such text file in {os.getcwd()}. Pass the path of a file, or a list of "
-            "sentences",
-            path,
+            error.errno, f"There is no such text file in {os.getcwd()}", path
         ) from error
     if content.startswith(b"\x1f\x8b"):
         try:

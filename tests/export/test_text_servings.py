@@ -133,8 +133,9 @@ def test_translator_agrees_except_for_ids_that_the_tokenizer_lacks(onnx_folder, 
     for result, texts, scores in zip(results, *text_model, strict=True):
         if result.error is None:
             exists = np.isfinite(scores)
-            assert result.texts == tuple(np.array(texts)[exists])
-            np.testing.assert_allclose(result.scores, scores[exists], rtol=1e-5)
+            kept = [texts.index(text) for text in dict.fromkeys(np.array(texts)[exists])]
+            assert result.texts == tuple(texts[i] for i in kept)
+            np.testing.assert_allclose(result.scores, scores[kept], rtol=1e-5)
             translated += any(result.texts)
         else:
             assert "is not within this vocabulary" in result.error

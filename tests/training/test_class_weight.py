@@ -18,7 +18,7 @@ OF_CLASS = np.array([WEIGHTS[n] for n in range(5)], "float32")
 
 def tagger(ours=False, loss=None, per_row=False, **compiled):
     ids = keras.Input((None,), dtype="int32")
-    x = kt.TransformerEncoder(13, 1, 8, 2, 16, dropout=0.0)(ids)
+    x = kt.TransformerEncoder(300, 1, 8, 2, 16, dropout=0.0)(ids)
     if per_row:
         x = kt.SequencePooling("mean")(x)
     cls = kt.TransformerEncoder.__mro__[1] if ours else keras.Model
