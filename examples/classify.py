@@ -187,24 +187,18 @@ def main(argv=None):
         export.export_onnx(model, folder, tokenizer, head=head, max_source_length=LONGEST)
         results = Predictor(folder).predict(texts.test[0])
         found = [result.label for result in results]
-        linear = text_classes(*texts.train, texts.test[0])
-        true = np.array(texts.test[1])
-        accuracy, simple = (float(np.mean(true == some)) for some in (found, linear))
         usual = max(texts.labels, key=texts.train[1].count)
+        linear = text_classes(*texts.train, texts.test[0])
+        others = {f"always {usual!r}": usual, "tf-idf and linear SVM": linear}
+        true = np.array(texts.test[1])
+        accuracy, *simple = (float(np.mean(true == some)) for some in (found, *others.values()))
         run.draw("confusion.png", plot_confusion(texts.test[1], found, texts.labels))
         pairs = zip(texts.test[0], results, strict=True)
         shown = [(text, result) for text, result in pairs if 20 <= len(text) <= 80][:8]
         draw_words(run, model, tokenizer, shown)
-        run.write_score(
-            model,
-            {"accuracy": accuracy},
-            data=recipe["name"],
-            published=recipe.get("published"),
-            baseline={
-                f"always {usual!r}": float(np.mean(true == usual)),
-                "tf-idf and linear SVM": simple,
-            },
-        )
+        facts = dict(data=recipe["name"], published=recipe.get("published"))
+        facts["baseline"] = dict(zip(others, simple, strict=True))
+        run.write_score(model, {"accuracy": accuracy}, **facts)
         for text, answer in shown:
             print(f"  {answer.label} ({answer.probability:.2f}): {text}")
 
