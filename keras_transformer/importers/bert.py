@@ -170,7 +170,8 @@ def load_sentence_encoder(folder: StrPath, segments: bool = False, **options: An
         folder: as in `load_model`. Its `modules.json` may list the model, a pooling (the first
             token, the mean or the maximum), and then dense layers and a normalization. Defaults
             to the mean without padding, divided by its length.
-        segments, **options: as in `load_model`.
+        segments: as in `load_model`.
+        **options: as in `load_model`.
 
     Returns:
         Functional model from `source_ids` (B, S) to (B, D) float32. Warns of prompts, which the
