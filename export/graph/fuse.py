@@ -109,7 +109,12 @@ def warn_of_unfused(model: keras.Model, graphs: Sequence[ir.Graph]) -> None:
     operators = {node.op_type for graph in graphs for node in all_nodes(graph)}
     layers = model._flatten_layers()
     for kinds, names in FUSED.items():
-        found = [layer for layer in layers if type(layer) in kinds]  # a subclass may differ
+        # A subclass may compute something else, and position encodings in attention are not fused.
+        found = [
+            layer
+            for layer in layers
+            if type(layer) in kinds and getattr(layer, "positions", None) is None
+        ]
         if found and operators.isdisjoint(names):
             warnings.warn(
                 f"The model has {len(found)} layers of the kind {kinds[-1].__name__}, such as "
