@@ -147,6 +147,7 @@ VARIANTS = {
 
 
 @pytest.mark.full
+@pytest.mark.filterwarnings("ignore:The model has 2 layers of the kind MultiHead")  # head sizes
 @pytest.mark.parametrize("name", quick(VARIANTS, "pre-norm, learned positions, exact gelu, biases"))
 def test_every_kind_of_translator_exports(name, tmp_path):
     arguments, search = VARIANTS[name]

@@ -207,7 +207,7 @@ def test_a_prompt_is_continued(made, answered):
 def test_a_stream_writes_the_same_lines(answered, command, monkeypatch):
     folder = exports.artefact(GreedySearch(min_length=5), "generate", layout="steps")
     lines = [*exports.LINES, "", " "]
-    for arguments in ((), ("--with-prompt",), ("--max-length", 3)):
+    for arguments in ((), ("--with-prompt",), ("--max-length", 6)):
         expected = answered(lines, folder, *arguments)
         assert answered(lines, folder, "--stream", *arguments) == expected
     status, output, errors = command(b"\xff\na\n", folder, "--stream", "--quiet")
