@@ -94,6 +94,7 @@ def test_the_process_imports_no_framework(tmp_path):
     folder = exports.artefact(exports.BEAM, layout="steps")
     models = list(map(str, read_artefact(folder).model_paths))
     job = {"models": models, "signatures": None, "extensions": False, "timed": True}
+    job["saturates"] = False
     (tmp_path / "job.json").write_text(json.dumps({**job, "cases": [case]}))
     code = f"""
 import runpy, sys
