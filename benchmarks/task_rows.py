@@ -8,7 +8,7 @@ import workers
 
 PAGES = common.RESULTS.parents[1] / "docs" / "tasks"
 TASKS = {path.stem: path for path in sorted((common.RESULTS / "tasks").glob("*.json"))}
-# The work of each script, for the index of tasks.
+# One sentence on each script; the index of tasks shows it.
 DOES = {
     "anomalies": "Finds anomalies in a series: it predicts each hidden part from both sides.",
     "answer": "Finds the answer to a question in a passage: its first and its last token.",

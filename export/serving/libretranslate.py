@@ -160,7 +160,7 @@ def _response(parsed: _Parsed, results: list[Any]) -> Response:
     best, *others = texts
     fields: dict[str, list[Any]] = {"translatedText": best}
     if parsed.alternatives:
-        # Sentences have numbers of hypotheses of their own, so a document may repeat.
+        # Sentences differ in their number of hypotheses, so a document may repeat.
         fields["alternatives"] = [
             list(dict.fromkeys(text[n] for text in others if text[n] != best[n]))
             for n in range(len(best))

@@ -199,7 +199,7 @@ def test_a_bias_that_forbids_a_token_does_not_set_the_scale_of_scores():
 
 @pytest.mark.parametrize("exact, allowed, wrong", [(True, 5e-6, 5e-4), (False, 5e-3, 5.0)])
 def test_scores_of_sure_tokens_are_compared_like_their_sums(exact, allowed, wrong):
-    """Such log-probabilities are near 0 and nearly equal. Their rounding is that of the logits."""
+    """Such log-probabilities are near 0 and nearly equal. They are rounded as the logits are."""
     model = exports.tiny(output_bias=True)
     embedding = model.get_layer("token_embedding")
     embedding.bias.assign(np.where(np.arange(exports.VOCAB) == 7, 15.0, 0.0))

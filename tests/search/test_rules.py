@@ -176,7 +176,7 @@ def test_a_prefix_is_biased_until_a_hypothesis_leaves_it():
 
 
 def test_a_hypothesis_that_has_left_a_prefix_does_not_follow_it_again():
-    """Its second token is that of the prefix, but its first one is another."""
+    """Its second token equals the prefix, but its first one differs."""
     rule, (logits, _) = kt.BiasedPrefix(0.25), drawn(1, 0)
     given = {"biased_prefix": np.array([[5, 6, 7]] * B, np.int32)}
     known = rule.read(None, {name: tf.constant(x) for name, x in {**rule.inputs, **given}.items()})

@@ -43,7 +43,7 @@ def test_a_space_that_is_not_ascii_stays_in_its_sentence(space):
 
 
 def test_a_long_run_of_spaces_takes_little_time():
-    start = time.process_time()  # not that of other processes
+    start = time.process_time()  # excludes other processes
     assert DOCUMENTS.text(f"a{' ' * 100_000}b{' ' * 100_000}") == f"A B{' ' * 100_000}"
     assert time.process_time() - start < 5
 
