@@ -138,12 +138,13 @@ def _folder_beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
     made = pathlib.Path(tempfile.mkdtemp(prefix=f".{name}.", dir=path.parent))
     folder = made.with_name(f"{made.name}.partial")
     with _lock(made / LOCK_FILE, os.O_CREAT):
-        os.rename(made, folder)
         try:
+            os.rename(made, folder)
             yield folder
         finally:
             if path.exists() or not (folder / "old").exists():
-                shutil.rmtree(folder, ignore_errors=True)
+                for left in (made, folder):  # `made` if the disk had no room for the new name
+                    shutil.rmtree(left, ignore_errors=True)
 
 
 def _remove_leftovers(parent: pathlib.Path) -> None:

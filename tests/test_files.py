@@ -1,6 +1,8 @@
 """`whole_file` and `whole_folder`: a target is complete or absent, whatever happens."""
 
+import contextlib
 import ctypes
+import errno
 import os
 import pathlib
 import signal
@@ -70,6 +72,25 @@ def test_error_in_the_block_changes_nothing(path, earlier):
         raise KeyError("stopped on the way")
     assert names(path.parent) == before
     assert not earlier or content(path) == earlier
+
+
+@pytest.mark.parametrize("failing", ["rename", "replace", "open"])
+def test_a_disk_without_room_for_a_name_leaves_nothing_behind(path, monkeypatch, failing):
+    write(path, "earlier")
+
+    call = getattr(os, failing)
+
+    def full(*args, **options):
+        if failing == "open" and not args[1] & os.O_CREAT:
+            return call(*args, **options)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, failing, full)
+    with contextlib.suppress(OSError):  # a lock is not needed, and not every target is renamed
+        with aside_of(path):
+            raise OSError(errno.ENOSPC, "no room for the content")
+    monkeypatch.undo()
+    assert names(path.parent) == [path.name] and content(path) == "earlier"
 
 
 KILLED = """
