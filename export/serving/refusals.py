@@ -34,7 +34,8 @@ class Refusal(Exception):
         cls.status, cls.code, cls.headers = status, code, headers
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason[:REASON])
+        # Half a surrogate pair, which JSON can name, is not text that can be sent back.
+        super().__init__(reason[:REASON].encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
 class Invalid(Refusal, status=400, code="INVALID_ARGUMENT"):

@@ -230,6 +230,8 @@ def test_fields_of_the_protocol_that_have_no_effect_are_accepted(running, expect
     [
         ((), "parameter", "request has the unknown field 'parameter'. Did you mean parameters?"),
         ((), "max_length", "request has the unknown field 'max_length'."),
+        ((), "\ud800", r"request has the unknown field '\\ud800'."),
+        (("parameters",), "\udfff", r"take \\udfff"),
         (("parameters",), "max_lenght", "take max_lenght. Did you mean max_length?"),
         (("parameters",), "time_out", "take time_out. Did you mean timeout?"),
         (("parameters",), "sequence_id", "en-de does not take sequence_id."),
@@ -261,6 +263,7 @@ def test_unknown_fields_of_the_inference_protocol_are_refused(running, place, wr
         ({"q": "x", "alternative": 3}, "en-de does not take alternative. Did you mean alter"),
         ({"q": "x", "fromat": "html"}, "en-de does not take fromat. Did you mean format?"),
         ({"q": "x", "whatever": 1}, "en-de does not take whatever. Its options are: max_length."),
+        ({"q": "x", "\ud800": 1}, r"en-de does not take \ud800"),
         ({"q": "x", "source": "auto"}, "do not detect"),
         ({"q": "x", "target": "fr"}, "There are: en-de."),
         ({"q": "x", "source": ["en"]}, "no model for these languages"),
