@@ -10,7 +10,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 import common
 import serving_processes
 import serving_rows
-import tables
 import whisper_rows
 
 
@@ -75,7 +74,7 @@ def test_the_line_on_speed_gives_the_range_of_all_rows_of_free_cores():
     rows.append({**row, "throughput_times_ctranslate2": 0.4, "engine": "ours, before"})
     rows.append({**row, "case": "tiny, words", "latency_times_ctranslate2": 0.71})
     report = {"rows": rows, "machine": {"threads": 2}, "date": "2026-11-28"}
-    line = " ".join(tables.speed_line(report).split())
+    line = " ".join(serving_rows.speed_line(report).split())
     assert "**1.0 to 1.3 times the speed of CTranslate2 in int8**" in line
     assert "random weights and forced lengths" in line and "2026-11-28" in line
     assert "0.7 times at a tiny size" in line
