@@ -6,8 +6,9 @@
 | others | the root mean square of the differences | the spread |
 
 The spread of an output is its standard deviation. The spread of a score is the standard deviation
-of the log-probabilities over the vocabulary, as a mean over its tokens. So an output that ignores
-the input has an error of 1 or more for every model.
+of the log-probabilities over the vocabulary, as a mean over its tokens. For the scores of the first
+token of speech, it is the larger of the two. So an output that ignores the input has an error of 1
+or more for every model.
 
 Shapes: B sentences, W hypotheses, T tokens.
 """

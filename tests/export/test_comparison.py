@@ -1,5 +1,6 @@
 """Comparison with Keras: accepted outputs, refused outputs, and error messages."""
 
+import keras
 import numpy as np
 import pytest
 from helpers import exports
@@ -215,6 +216,33 @@ def test_scores_of_sure_tokens_are_compared_like_their_sums(exact, allowed, wron
     compared(allowed)
     with pytest.raises(ExportError, match="token_scores differ from Keras'"):
         compared(wrong)
+
+
+def test_scores_of_the_first_token_of_speech_are_relative_to_all_sounds():
+    """A token that varies with the sound moves them together, more than the logits of a step."""
+    keras.utils.set_random_seed(5)
+    features = keras.Input((None, 7), name="features")
+    encoder = keras.Model(features, keras.layers.Dense(16)(features))
+    model = kt.Transformer(97, 1, 16, 2, 32, encoder=encoder, reads_start=True)
+    table = model.get_layer("token_embedding").embeddings
+    table.assign(np.where(np.arange(97)[:, None] == 11, 40.0, 1.0) * table.numpy())
+    search = kt.SpeechSearch(1, no_speech=53, languages=[43, 47])
+    sounds = 30 * np.random.default_rng(0).normal(size=(5, 3, 7)).astype("float32")
+    case = {"features": sounds, "start_ids": np.full((5, 1), 2, "int32")}
+    result = search(model, case, max_length=3)
+    ids, scores, starts = (np.asarray(part) for part in (*result[:2], result.start_scores))
+    task = SearchTask(model, search, 3)
+    (values, spread), varied = task.forced(case, ids).start_scores, starts.std()
+    np.testing.assert_allclose(values, starts, atol=1e-4)
+    assert 1.5 * spread.max() < varied
+
+    def compared(gap):
+        found = {"token_ids": ids, "scores": scores, "start_scores": starts + np.float32(gap)}
+        return task.compare([case], [(ids, scores)], [found], 0.15, exact=False)
+
+    assert compared(0.1 * varied) == pytest.approx(0.1, rel=1e-2)
+    with pytest.raises(ExportError, match="start_scores differ from Keras' by 0.2 of their spread"):
+        compared(0.2 * varied)
 
 
 # Texts
