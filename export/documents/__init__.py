@@ -4,9 +4,13 @@ A document is taken apart into units: texts between two blocks, with the inline 
 in the text. The sentences of all units are translated in one call. The word alignment determines
 the places of the markup in the translation.
 
-`units.py` holds a unit and puts its markup back. Each other file reads and writes one format. A
-new format goes into a file with a function from a text to parts, and into `FORMATS` of
-`formats.py`.
+- `guard.py` finds the code that no translation may change, in every format.
+- `units.py` holds a unit, puts its markup back and proves it.
+- `translation.py` translates the sentences of documents.
+- `html.py`, `markdown.py`, `subtitles.py` and `catalogues.py` each read one format.
+
+A new format needs a function from a text to parts, in `PARSERS` of `parsers.py`, and its suffixes
+in `formats.py`.
 
 This package needs no TensorFlow. It needs the extra `documents`.
 """

@@ -28,6 +28,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", "-o", required=True, help="the new file; a folder for several")
     parser.add_argument("--format", choices=list(FORMATS), help="defaults to the file's suffix")
     parser.add_argument("--language", default="en", help="source language (ISO 639-1)")
+    parser.add_argument("--target-language", help="for `lang` attributes; they stay by default")
+    parser.add_argument(
+        "--source-prefix", default="", help="before each sentence, such as '>>fra<<'"
+    )
     parser.add_argument(
         "--glossary",
         help="TSV or TBX: the target phrase must be in a sentence with the source phrase",
@@ -43,7 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         translator = Translator(args.artefact, threads=args.threads)
         options = {"glossary": args.glossary} if args.glossary else {}
-        documents = DocumentTranslator(translator, args.language, **options)
+        documents = DocumentTranslator(
+            translator, args.language, args.target_language, args.source_prefix, **options
+        )
         for path, target in _targets(args.documents, output):
             translate_file(documents, path, target, args.format)
     except (ArtefactError, OSError, ValueError, ImportError) as error:

@@ -7,15 +7,22 @@ and character references included, stays byte for byte.
 import collections
 import html
 import html.parser
+import itertools
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from keras_transformer.export.documents.units import SPACES, Unit, has_letters
+from keras_transformer.export.documents.guard import MARK
+from keras_transformer.export.documents.units import SPACES, Parts, Unit
 
-# Elements inside a sentence. All other tags end a unit.
-INLINE = frozenset(
-    "a abbr acronym b bdi bdo big cite data del dfn em font i ins label mark q s small span strike "
-    "strong sub sup time tt u".split()
+# Elements that end a sentence. All others are inside of one, unknown names included.
+BLOCKS = frozenset(
+    "address area article aside audio base blockquote body br button canvas caption center col "
+    "colgroup datalist dd details dialog dir div dl dt embed fieldset figcaption figure footer "
+    "form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe input legend li link "
+    "main map menu meta nav noscript object ol optgroup option output p param picture pre progress "
+    "rp rt search section select slot source style script summary table tbody td template textarea "
+    "tfoot th thead title tr track ul video".split()
 )
 # Elements without content inside a sentence, and elements whose content is not translated.
 INLINE_EMPTY = frozenset(("img", "wbr"))
@@ -44,7 +51,16 @@ OPTIONAL_END = {
     )
     for name in names.split()
 }
-# Limits of a unit with markup. A longer unit, and a deeper element, ends at each tag.
+# Attributes that people read, and the names of `meta` elements whose content they read.
+READ = frozenset("alt title placeholder label aria-label aria-description".split())
+READ_META = re.compile(
+    r"""\b(?:name|property)\s*=\s*["']?(?:description|(?:og|twitter):(?:title|description))\b""",
+    re.I,
+)
+READ_INPUT = re.compile(r"""\btype\s*=\s*["']?(?:submit|button|reset)\b""", re.I)
+_ATTRIBUTE = re.compile(r"""(?<=\s)([a-zA-Z:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+_NAMES = re.compile(rf"</?[a-zA-Z][^\s/<>]*|{MARK}")
+# Limits of a unit with markup. A longer or deeper unit ends at each tag.
 MOST_PIECES, MOST_CHARACTERS, DEEPEST = 200, 20_000, 50
 
 
@@ -54,7 +70,7 @@ class Token(NamedTuple):
     Attributes:
         kind: "start", "end", "empty", "text", "other" or "block".
         name: of the tag, in lower case.
-        keeps: whether the start tag has `translate="no"`.
+        keeps: whether the start tag has `translate="no"` or the class "notranslate".
         start: int, where it starts.
     """
 
@@ -92,8 +108,9 @@ class _Reader(html.parser.HTMLParser):
         self.tokens.append(Token(kind, name, keeps, self._place()))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        wanted = dict(attrs).get("translate")
-        self._add("start", tag, wanted is not None and wanted.lower() == "no")
+        found = dict(attrs)
+        keeps = (found.get("translate") or "").lower() == "no"
+        self._add("start", tag, keeps or "notranslate" in (found.get("class") or "").split())
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._add("empty", tag)
@@ -122,32 +139,92 @@ class Piece(NamedTuple):
 
     Attributes:
         kind: "text", "start", "end", "opaque" (inline, without content) or "block".
-        name: of an inline tag.
+        name: of a tag.
         raw: str, as it stands in the document.
+        parts: its text and its units, if they are known.
     """
 
     kind: str
     name: str
     raw: str
+    parts: Parts = ()
 
 
-def html_parts(text: str) -> list[str | Unit]:
+def html_tag(text: str) -> Token:
+    """Returns the token of one tag or comment."""
+    return next(iter(_Reader(text).tokens), Token("other", "", False, 0))
+
+
+class HtmlUnit(Unit):
+    """A unit between two blocks."""
+
+    def accepts(self, rendered: str) -> bool:
+        names = [collections.Counter(_NAMES.findall(text)) for text in (self.raw, rendered)]
+        return names[0] == names[1]
+
+
+def html_parts(
+    text: str, languages: tuple[str, str] | None = None, escapes: bool = True
+) -> list[str | Unit]:
     """Divides an HTML document into its units, and all between them.
+
+    Args:
+        text: str.
+        escapes: bool, whether the text has character references. Defaults to `True`.
+        languages: codes of source and target. Attributes `lang` of the source then name the target.
+            Defaults to `None`: they stay.
 
     Raises:
         ValueError: the parser fails, as at an odd declaration.
     """
-    pieces = list(_pieces(text))
-    _break_unmatched(pieces)
     parts: list[str | Unit] = []
     run: list[Piece] = []
-    for piece in [*pieces, Piece("block", "", "")]:
+    for piece in [*_pieces(text), Piece("block", "", "")]:
         if piece.kind == "block":
-            parts += [*_run_parts(run), piece.raw]
+            parts += [*_run_parts(run, languages, escapes), *tag_parts(piece, languages)]
             run = []
         else:
             run.append(piece)
     return parts
+
+
+def subtitle_parts(text: str, escapes: bool) -> list[str | Unit]:
+    """Returns the text of a subtitle as one unit; all tags are inside of it."""
+    run = []
+    for part in re.split(r"(</?[a-zA-Z][^<>]*>|<\d[\d:.]*>|\{\\[^{}]*\})", text):
+        name = re.match(r"</?([a-zA-Z]+)", part)
+        kind = "opaque" if part[:1] in "{<" and len(part) > 2 else "text"
+        if name and part.endswith(">"):
+            kind = "end" if part[1] == "/" else "start"
+        run.append(Piece(kind, name[1] if name else "", part))
+    return _run_parts(run, None, escapes)
+
+
+def tag_parts(piece: Piece, languages: tuple[str, str] | None = None) -> list[str | Unit]:
+    """Returns a tag with units for the attributes that people read."""
+    if piece.parts:
+        return [*piece.parts]
+    raw, parts, end = piece.raw, [], 0
+    for match in _ATTRIBUTE.finditer(raw) if piece.name else ():
+        name, group = match[1].lower(), 2 if match[2] is not None else 3
+        value = match[group]
+        reads = (
+            name in READ
+            or (name == "content" and piece.name == "meta" and READ_META.search(raw))
+            or (name == "value" and piece.name == "input" and READ_INPUT.search(raw))
+        )
+        if reads:
+            unit = HtmlUnit(_escape_double if group == 2 else _escape_single, value)
+            unit.add_text(html.unescape(value))
+            unit.close()
+            if unit.has_work:
+                parts += [raw[end : match.start(group)], unit]
+                end = match.end(group)
+        elif name in ("lang", "xml:lang") and languages:
+            if re.split("[-_]", value.lower())[0] == languages[0].lower():
+                parts += [raw[end : match.start(group)], languages[1]]
+                end = match.end(group)
+    return [*parts, raw[end:]]
 
 
 def _pieces(text: str) -> Iterator[Piece]:
@@ -164,7 +241,7 @@ def _pieces(text: str) -> Iterator[Piece]:
             stop = kept.end(token, end)
             if stop is None:
                 continue
-            inline = kept.name in INLINE_KEPT or kept.name in INLINE
+            inline = kept.name in INLINE_KEPT or kept.name not in BLOCKS | KEPT
             yield Piece("opaque" if inline else "block", "", text[kept.start : stop])
             kept = None
             if stop == end:
@@ -174,12 +251,12 @@ def _pieces(text: str) -> Iterator[Piece]:
             kept = _Kept(name, token.start)
         elif kind == "text":
             yield Piece("text", "", raw)
-        elif kind == "other" or name in INLINE_EMPTY or (kind == "empty" and name in INLINE):
-            yield Piece("opaque", "", raw)
-        elif kind in ("start", "end") and name in INLINE:
+        elif kind == "other" or name in INLINE_EMPTY or (kind == "empty" and name not in BLOCKS):
+            yield Piece("opaque", name, raw)
+        elif kind in ("start", "end") and name not in BLOCKS:
             yield Piece(kind, name, raw)
         else:
-            yield Piece("block", "", raw)
+            yield Piece("block", name if kind in ("start", "empty") else "", raw)
     if kept:
         yield Piece("block", "", text[kept.start :])
 
@@ -225,67 +302,66 @@ class _Kept:
         return name
 
 
-def _break_unmatched(pieces: list[Piece]) -> None:
-    """Turns inline tags that have no partner in their unit into blocks.
-
-    A new block may divide other elements, so this repeats until nothing changes.
-    """
-    while unmatched := _unmatched(pieces):
-        for place in unmatched:
-            pieces[place] = Piece("block", "", pieces[place].raw)
-
-
-def _unmatched(pieces: list[Piece]) -> list[int]:
-    """Returns the places of inline tags without partner between the same blocks."""
-    open_tags: list[int] = []
-    names: collections.Counter[str] = collections.Counter()
-    unmatched: list[int] = []
-
-    def pop() -> int:
-        place = open_tags.pop()
-        names[pieces[place].name] -= 1
-        return place
-
-    for place, piece in enumerate(pieces):
-        if piece.kind == "block":
-            while open_tags:
-                unmatched.append(pop())
-        elif piece.kind == "start" and len(open_tags) == DEEPEST:
-            unmatched.append(place)
-        elif piece.kind == "start":
-            open_tags.append(place)
-            names[piece.name] += 1
-        elif piece.kind == "end" and not names[piece.name]:
-            unmatched.append(place)
-        elif piece.kind == "end":
-            while pieces[open_tags[-1]].name != piece.name:
-                unmatched.append(pop())
-            pop()
-    return unmatched + open_tags
-
-
-def _run_parts(run: list[Piece]) -> list[str | Unit]:
+def _run_parts(
+    run: list[Piece], languages: tuple[str, str] | None, escapes: bool
+) -> list[str | Unit]:
     """Returns a unit with the white space around it; the unchanged text if it has no letters."""
     raw = "".join(piece.raw for piece in run)
-    if len(run) > 1 and (len(run) > MOST_PIECES or len(raw) > MOST_CHARACTERS):
-        texts = [_run_parts([p]) if p.kind == "text" else [p.raw] for p in run]
+    depths = itertools.accumulate({"start": 1, "end": -1}.get(piece.kind, 0) for piece in run)
+    if len(run) > 1 and (
+        len(run) > MOST_PIECES or len(raw) > MOST_CHARACTERS or max(depths) > DEEPEST
+    ):
+        texts = [
+            _run_parts([piece], languages, escapes)
+            if piece.kind == "text"
+            else tag_parts(piece, languages)
+            for piece in run
+        ]
         return [part for parts in texts for part in parts]
-    unit = Unit(_escape, "\n".join(piece.raw for piece in run if piece.kind == "text"))
-    for piece in run:
-        if piece.kind == "text":
-            unit.add_text(html.unescape(piece.raw))
-        elif piece.kind == "opaque":
-            unit.add_opaque(piece.raw)
-        elif piece.kind == "start":
-            unit.open(piece.raw)
-        else:
-            unit.close_element(piece.raw)
+    unit = HtmlUnit(_escape if escapes else str, raw.strip(SPACES))
+    if escapes:
+        run = [
+            piece._replace(raw=html.unescape(piece.raw)) if piece.kind == "text" else piece
+            for piece in run
+        ]
+    fill(unit, run, languages)
     unit.close()
-    if not has_letters(unit.text):
+    if not unit.has_work:
         return [raw]
     before = raw[: len(raw) - len(raw.lstrip(SPACES))]
     return [before, unit, raw[len(raw.rstrip(SPACES)) :]]
 
 
+def fill(unit: Unit, run: list[Piece], languages: tuple[str, str] | None = None) -> None:
+    """Adds pieces to a unit. Their text is without character references.
+
+    A start tag without partner encloses all up to the end of the element around it; an end tag
+    without partner encloses all from its start.
+    """
+    opened: list[str] = []
+    for piece in run:
+        if piece.kind == "text":
+            unit.add_text(piece.raw)
+        elif piece.kind == "opaque":
+            unit.add_opaque(*tag_parts(piece, languages))
+        elif piece.kind == "start":
+            unit.open(*tag_parts(piece, languages))
+            opened.append(piece.name)
+        elif piece.name in opened:
+            while opened.pop() != piece.name:
+                unit.close_element("")
+            unit.close_element(piece.raw)
+        else:
+            unit.close_unopened(piece.raw)
+
+
 def _escape(text: str) -> str:
     return html.escape(text, quote=False)
+
+
+def _escape_double(text: str) -> str:
+    return _escape(text).replace('"', "&quot;")
+
+
+def _escape_single(text: str) -> str:
+    return _escape(text).replace("'", "&#39;")

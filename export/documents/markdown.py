@@ -1,14 +1,28 @@
 """Divides Markdown into units: the inline contents that markdown-it-py finds. All else stays.
 
-A content of several lines becomes one line.
+The dialects are GitHub's (tables, alerts, footnotes, tasks, formulas) and the ones of well-known
+site generators: definition lists, admonitions, containers, attributes, links of a wiki. A content
+of several lines becomes one line, but a line of marks stays one.
 """
 
+import collections
+import functools
 import itertools
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from keras_transformer.export.documents.guard import MARK, TAG_MARK, placeholders
+from keras_transformer.export.documents.html import (
+    EMPTY,
+    KEPT,
+    Piece,
+    fill,
+    html_parts,
+    html_tag,
+)
 from keras_transformer.export.documents.sentences import missing
-from keras_transformer.export.documents.units import PLACEHOLDER, Pairs, Unit, has_letters
+from keras_transformer.export.documents.units import Translated, Unit, words
 
 # Characters that would be markup in a text.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>]|&(?=#?\w+;))")
@@ -18,13 +32,32 @@ _BLOCK = re.compile(
     r"|(?=#{1,6}(?:\s|$)|[-+](?:[-\s]|$)|=+\s*(?:\n|$)|~~~)))"
 )
 _BREAK = "  \n"
+_COMMENTS = re.compile(r"(?:\s*<!--[\s\S]*?-->)*")
 _HTML_BREAK = re.compile(r"<br\b", re.IGNORECASE)
 # Marks at the start of a link, and around an emphasis. No text of Markdown has U+0000.
 _LINK = "\0["
 _EMPHASIS, _END = "\0(", "\0)"
-_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?=\S).*?^(?:---|\.{3})[ \t]*(?:\r?\n|\Z)", re.S | re.M)
-# The mark of a task, or of the definition of a footnote.
-_LABEL = re.compile(r"(?:\[[ xX]\]|\[\^[^\[\]\s]{1,99}\]:)\s+")
+_FRONT_MATTER = re.compile(
+    r"(---|\+\+\+)[ \t]*\r?\n(?=\S).*?^(?:\1|\.{3})[ \t]*(?:\r?\n|\Z)", re.S | re.M
+)
+# A mark before the text of a block: a task, a callout with a title, an abbreviation.
+_LABEL = re.compile(
+    r"(?:\[(?:[ xX]|[^\w\s\[\]])\]|\[![\w|-]{1,99}\][+-]?|\*\[[^\[\]]{1,99}\]:)[ \t]+"
+)
+# A line of marks alone: templates, alerts, tables of contents, includes, imports, attributes and
+# options of a directive.
+_MARK_LINE = re.compile(
+    rf"\s*(?:(?:{MARK}\s*)+|\[![\w|-]{{1,99}}\][+-]?|\[{{1,2}}_?TOC_?\]{{1,2}}|--8<--.*"
+    r"|(?:import|export)\s[^.]*?(?:\bfrom\b|[{=]).*|\{[:#.%][^{}]*\}|:[\w-]+:(?:\s.*)?|<<<.*|@\w+\b.*)\s*"
+)
+# The title of a container, such as `:::tip Read this`; directives with other arguments have none.
+_TITLE = re.compile(
+    r"\s*\{?(?:note|tip|info|warning|danger|caution|important|hint|attention|error|success|seealso"
+    r"|details|admonition|question|example|abstract|quote)\}?(?:\s*\{[^{}]*\})?\s*\[?(?=\S)(.*?)\]?\s*",
+    re.I,
+)
+_TAGS = {"**": "strong", "__": "strong", "~~": "s", "*": "em", "_": "em"}
+_EMPHASIS_TAGS = tuple(f"<{name}>" for name in _TAGS.values())
 _EMPTY = re.compile(r"\0\((\*\*?|__?)\1\0\)")
 
 
@@ -32,30 +65,73 @@ def markdown_parts(text: str) -> list[str | Unit]:
     """Divides a Markdown document into units, its inline contents, and all between them.
 
     Raises:
-        ImportError: markdown-it-py is not installed.
+        ImportError: markdown-it-py or mdit-py-plugins is not installed.
     """
     if front := _FRONT_MATTER.match(text):
         return [front[0], *markdown_parts(text[front.end() :])]
     text = text.replace("\0", "\ufffd")  # as the parser does
     starts = [0, *(end.end() for end in re.finditer(r"\r\n?|\n", text)), len(text)]
     parts: list[str | Unit] = []
-    here = 0
-    for block, token in itertools.pairwise(_parser().parse(text)):
-        if token.type != "inline" or not token.content.strip():
-            continue
-        first, label = token.children[0], _LABEL.match(token.content)
-        if label and first.content.startswith(label[0]):
-            first.content = first.content[label.end() :]
-            token.content = token.content[label.end() :]
-        unit = _Content(block, token.content)
-        source = unit.in_block(token.content)
-        span = _place(text, source, max(here, starts[token.map[0]]), starts[token.map[1]])
-        if span:
-            _fill(unit, token.children)
-            content = unit if has_letters(unit.text) else text[slice(*span)]
-            parts += [text[here : span[0]], content]
-            here = span[1]
+    here, references = 0, {}
+    tokens = _parser().parse(text, references)
+    for block, token in zip([None, *tokens], tokens, strict=False):
+        if token.map:
+            first, last = token.map
+            lines = max(here, starts[first]), starts[max(last, first + 1)]
+        if token.type == "html_block" and text[slice(*lines)] == token.content:
+            comment = _COMMENTS.match(token.content).end()
+            found = html_parts(token.content[comment:])
+            if comment or isinstance(found[0], str):  # else another line might begin the block
+                parts += [text[here : lines[0] + comment], *found]
+                here = lines[1]
+        elif token.type == "container_any_open":
+            lines = lines[0], starts[token.map[0] + 1]
+            for part, stop in _title(text, token.info, lines):
+                parts += [text[here:stop], part]
+                here = stop + len(part.raw)
+        elif token.type == "inline" and token.content.strip():
+            for span, unit in _contents(text, block, token, lines, references):
+                parts += [text[here : span[0]], unit if unit.has_work else text[slice(*span)]]
+                here = span[1]
     return [*parts, text[here:]]
+
+
+def _title(text: str, info: str, lines: tuple[int, int]) -> Iterator[tuple[Unit, int]]:
+    """Yields the title of a container as a unit, and its place."""
+    match = _TITLE.fullmatch(info)
+    place = text.rfind(match[1], *lines) if match else -1
+    if place >= 0:
+        unit = Unit(raw=match[1])
+        unit.add_text(match[1])
+        unit.close()
+        if unit.has_work:
+            yield unit, place
+
+
+def _contents(
+    text: str, block: Any, token: Any, lines: tuple[int, int], references: dict[str, Any]
+) -> Iterator[tuple[tuple[int, int], "_Content"]]:
+    """Yields the place of each content of an inline token, and its unit."""
+    here, stop = lines
+    groups = itertools.groupby(
+        token.content.split("\n"), lambda line: bool(_MARK_LINE.fullmatch(line))
+    )
+    for is_mark, group in groups:
+        content = "\n".join(group)
+        if label := _LABEL.match(content):
+            content = content[label.end() :]
+        if block.type == "admonition_title_open" and f'"{content}"' not in text[here:stop]:
+            return  # the name of the kind, made by the parser
+        unit = _Content(block, content, references, label is not None)
+        span = _place(text, unit.in_block(content), here, stop)
+        if span is None:
+            return
+        here = span[1]
+        if not is_mark and content.strip():
+            unit.raw = text[slice(*span)]
+            fill(unit, [*_pieces(_inline(content, references), references)])
+            unit.close()
+            yield span, unit
 
 
 class _Content(Unit):
@@ -64,12 +140,16 @@ class _Content(Unit):
     Args:
         block: token that opens the block.
         raw: str, the content in Markdown.
+        references: of the document, from the parser.
+        has_label: bool, whether a mark of a task or the like stands before the content.
     """
 
-    PLACEHOLDER = re.compile(PLACEHOLDER.pattern + r"|\[\^[^\[\]\s]{1,99}\]")  # and footnotes
+    CODE = placeholders(r"\[\^[^\[\]\s]{1,99}\]|\[@[^\[\]\n]{1,200}\]|\{[:#.][^{}\n]{1,200}\}")
 
-    def __init__(self, block: Any, raw: str):
+    def __init__(self, block: Any, raw: str, references: dict[str, Any], has_label: bool = False):
         super().__init__(_escape, raw)
+        self._content, self._references = raw, references
+        self._is_first = block.type == "paragraph_open" and not has_label
         self._is_cell = block.type in ("th_open", "td_open")
         self._is_heading = block.markup.startswith("#")
 
@@ -77,17 +157,76 @@ class _Content(Unit):
         """Returns an inline content as its block has it."""
         return text.replace("|", "\\|") if self._is_cell else text
 
-    def render(self, translation: str, pairs: Pairs) -> str:
-        """Returns the translation with its markup."""
-        text = re.sub(f" *{_BREAK} *", _BREAK, super().render(translation, pairs))
+    def render(self, translated: Translated, inner: Mapping[int, str]) -> str | None:
+        """Returns the translation with its markup.
+
+        Emphasis that a letter beside its stars would end gets the tags of HTML.
+        """
+        rendered = super().render(translated, inner)
+        if rendered is None:
+            return None
+        text = re.sub(f" *{_BREAK} *", _BREAK, rendered)
         text = text.removeprefix(_BREAK).removesuffix(_BREAK)  # it would be a blank line
         text = text.replace(f"!{_LINK}", "\\![").replace(_LINK, "[")  # no image
         while _EMPTY.search(text):  # an emphasis without content would be text
             text = _EMPTY.sub("", text)
-        text = text.replace(_EMPHASIS, "").replace(_END, "")
+        plain = self._written(text.replace(_EMPHASIS, "").replace(_END, ""))
+        count = text.count(_EMPHASIS)
+        if not count or _emphases(_inline(plain, self._references)) == count:
+            return plain
+        for markup, name in _TAGS.items():
+            text = text.replace(f"{_EMPHASIS}{markup}", f"<{name}>")
+            text = text.replace(f"{markup}{_END}", f"</{name}>")
+        return self._written(text)
+
+    def _written(self, text: str) -> str:
         if self._is_heading:
             return re.sub(r"\s(?=#+$)", r"\g<0>\\", text)  # would end the heading
         return self.in_block(text) if self._is_cell else _BLOCK.sub(r"\1\\", text)
+
+    def accepts(self, rendered: str) -> bool:
+        if self._is_cell:
+            rendered = rendered.replace("\\|", "|")
+        if self._is_first:
+            blocks = [token.type for token in _parser().parse(rendered)]
+            begins = TAG_MARK.match(rendered) and not TAG_MARK.match(self._content)
+            if begins or blocks != ["paragraph_open", "inline", "paragraph_close"]:
+                return False
+        before, after = (_inline(text, self._references) for text in (self._content, rendered))
+        is_same = _signature(before) == _signature(after)
+        return is_same and _emphases(after) <= _emphases(before)  # one without words is dropped
+
+
+def _inline(content: str, references: dict[str, Any]) -> list[Any]:
+    """Returns the inline tokens of a content."""
+    tokens = _parser().parseInline(content, dict(references))
+    return tokens[0].children or []
+
+
+def _emphases(tokens: Sequence[Any]) -> int:
+    """Counts emphases, as marks of Markdown or as tags."""
+    kinds = ("em_open", "strong_open", "s_open")
+    return sum(token.type in kinds or token.content in _EMPHASIS_TAGS for token in tokens)
+
+
+def _signature(tokens: Sequence[Any]) -> collections.Counter[Any]:
+    """Counts what a translation must keep of inline tokens, without emphases."""
+    found: collections.Counter[Any] = collections.Counter()
+    for token in tokens:
+        kind = token.type
+        if kind == "html_inline":
+            tag = html_tag(token.content)
+            if tag.name not in _TAGS.values():
+                found[tag.kind, tag.name] += 1
+        elif kind in ("text", "softbreak", "hardbreak") or token.tag in _TAGS.values():
+            continue
+        elif kind == "image":
+            found[kind, token.attrs["src"]] += 1
+        elif kind == "footnote_ref":
+            found[kind, token.meta.get("label")] += 1
+        else:
+            found[kind, token.content.strip(), str(token.attrs.get("href"))] += 1
+    return found
 
 
 def _place(text: str, content: str, start: int, stop: int) -> tuple[int, int] | None:
@@ -103,43 +242,94 @@ def _place(text: str, content: str, start: int, stop: int) -> tuple[int, int] | 
     return first, start
 
 
-def _fill(unit: Unit, tokens: list[Any]) -> None:
-    """Adds inline tokens to a unit, and closes it."""
+def _pieces(tokens: Sequence[Any], references: dict[str, Any]) -> Iterator[Piece]:
+    """Yields inline tokens as pieces of a unit. An element that is not translated is one piece."""
     closings: list[str] = []
-    automatic = None  # address of the link that has its address as text
-    for token in tokens:
+    place = 0
+    while place < len(tokens):
+        token, end = tokens[place], place + 1
         kind, markup = token.type, token.markup
-        if kind == "link_open" and markup == "autolink":
-            automatic = token.attrs["href"]
-        elif kind == "link_close" and markup == "autolink":
-            automatic = None
-        elif automatic is not None:  # an address with a space would be no link
-            unit.add_opaque(f"<{automatic if ' ' in token.content else token.content}>")
-        elif kind == "text":
-            unit.add_text(token.content)
+        if kind == "text":
+            yield Piece("text", "", token.content)
         elif kind == "softbreak":
-            unit.add_text(" ")
+            yield Piece("text", "", " ")
         elif kind == "hardbreak" or (kind == "html_inline" and _HTML_BREAK.match(token.content)):
-            unit.add_text(" ")
-            unit.add_opaque(token.content or _BREAK)
-            unit.add_text(" ")
-        elif kind == "image":
-            unit.add_opaque(f"![{token.content}]({_target(token.attrs, 'src')})")
-        elif kind == "code_inline":
-            padding = " " * ("`" in token.content[:1] + token.content[-1:])
-            unit.add_opaque(f"{markup}{padding}{token.content}{padding}{markup}")
+            yield Piece("text", "", " ")
+            yield Piece("opaque", "", token.content or _BREAK)
+            yield Piece("text", "", " ")
+        elif kind == "html_inline":
+            tag = html_tag(token.content)
+            if tag.kind == "start" and (tag.name in KEPT or tag.keeps):
+                end = _end_of_element(tokens, place, tag.name)
+                yield Piece("opaque", "", _source(tokens[place:end], references))
+            else:
+                has_end = tag.kind in ("start", "end") and tag.name not in EMPTY
+                kept = tag.kind if has_end else "opaque"
+                yield Piece(kept, tag.name, token.content)
+        elif kind == "link_open" and markup == "autolink":
+            end = place + 3
+            automatic, shown = token.attrs["href"], tokens[place + 1].content
+            # an address with a space would be no link
+            yield Piece("opaque", "", f"<{automatic if ' ' in shown else shown}>")
         elif kind == "link_open":
             closings.append(f"]({_target(token.attrs, 'href')})")
-            unit.open(_LINK)
+            yield Piece("start", "md-link", _LINK)
         elif kind == "link_close":
-            unit.close_element(closings.pop())
+            yield Piece("end", "md-link", closings.pop())
         elif token.nesting == 1:
-            unit.open(_EMPHASIS + markup)
+            yield Piece("start", f"md-{token.tag}", _EMPHASIS + markup)
         elif token.nesting == -1:
-            unit.close_element(markup + _END)
+            yield Piece("end", f"md-{token.tag}", markup + _END)
         else:
-            unit.add_opaque(token.content)
+            yield _opaque(token, references)
+        place = end
+
+
+def _opaque(token: Any, references: dict[str, Any]) -> Piece:
+    """Returns a token without content in its sentence. The text of an image is a unit."""
+    markup = token.markup
+    raw = f"{markup}{token.content}{markup}"  # a formula
+    if token.type == "image":
+        target = f"]({_target(token.attrs, 'src')})"
+        raw = f"![{token.content}{target}"
+        unit = Unit(_escape, token.content)
+        fill(unit, [*_pieces(token.children, references)])
+        unit.close()
+        if unit.has_work and not unit.root.children:
+            return Piece("opaque", "", raw, ("![", unit, target))
+    elif token.type == "code_inline":
+        padding = " " * ("`" in token.content[:1] + token.content[-1:])
+        raw = f"{markup}{padding}{token.content}{padding}{markup}"
+    elif token.type == "footnote_ref":
+        raw = f"[^{token.meta['label']}]"
+    return Piece("opaque", "", raw)
+
+
+def _end_of_element(tokens: Sequence[Any], place: int, name: str) -> int:
+    """Returns the place after the end tag of an element; after its start tag if it has none."""
+    depth = 0
+    for end, token in enumerate(tokens[place:], place + 1):
+        tag = html_tag(token.content) if token.type == "html_inline" else None
+        if tag and tag.name == name:
+            depth += {"start": 1, "end": -1}.get(tag.kind, 0)
+            if not depth:
+                return end
+    return place + 1
+
+
+def _source(tokens: Sequence[Any], references: dict[str, Any]) -> str:
+    """Returns tokens as Markdown."""
+    opening, *rest = tokens
+    unit = Unit(_escape)
+    fill(unit, [*_pieces(rest[:-1], references)])
     unit.close()
+    spans = words(unit.text)
+    pairs = [(number, number) for number in range(len(spans))]
+    inner = {id(one): one.raw for one in unit.inner()}
+    text = unit.render(Translated(unit.text, spans, spans, pairs), inner)
+    for mark in (_LINK, _EMPHASIS, _END):
+        text = (text or "").replace(mark, "[" if mark == _LINK else "")
+    return f"{opening.content}{text}{rest[-1].content if rest else ''}"
 
 
 def _target(attrs: dict[str, str], name: str) -> str:
@@ -154,9 +344,27 @@ def _escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", text)
 
 
+@functools.cache
 def _parser() -> Any:
     try:
         from markdown_it import MarkdownIt
+        from mdit_py_plugins.admon import admon_plugin
+        from mdit_py_plugins.container import container_plugin
+        from mdit_py_plugins.deflist import deflist_plugin
+        from mdit_py_plugins.dollarmath import dollarmath_plugin
+        from mdit_py_plugins.footnote import footnote_plugin
     except ImportError as error:
-        raise missing("markdown-it-py", error) from error
-    return MarkdownIt("commonmark").enable("table")
+        raise missing("mdit-py-plugins", error) from error
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    parser.normalizeLink = str  # addresses stay as they are
+    parser.use(footnote_plugin, inline=False, move_to_end=False, always_match_refs=True)
+    parser.use(
+        dollarmath_plugin,
+        allow_labels=False,
+        allow_space=False,
+        allow_digits=False,
+        allow_blank_lines=False,
+        double_inline=True,
+    )
+    parser.use(deflist_plugin).use(admon_plugin)
+    return parser.use(container_plugin, "any", validate=lambda *_: True)

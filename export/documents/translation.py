@@ -6,16 +6,30 @@ A document is a sequence of parts: strings, which stay as they are, and units, w
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
+from keras_transformer.export.documents.guard import Guard, unmarked
+from keras_transformer.export.documents.parsers import PARSERS
 from keras_transformer.export.documents.sentences import split_sentences
-from keras_transformer.export.documents.units import Unit, has_letters, plain_parts, words
+from keras_transformer.export.documents.units import (
+    Span,
+    Translated,
+    Unit,
+    has_letters,
+    words,
+)
 from keras_transformer.text.glossary import Glossary
+from keras_transformer.text.scripts import has_no_spaces, is_wide
+from keras_transformer.text.words import SPACE
 
 logger = logging.getLogger(__name__)
 
-Parts: TypeAlias = Sequence[str | Unit]
+# The token of a target language, for models with several.
+_TARGET = re.compile(r">>[\w@-]{1,20}<<\s*")
 
 
 class AlignedText(NamedTuple):
@@ -29,6 +43,16 @@ class AlignedText(NamedTuple):
 
     text: str
     alignment: tuple[tuple[int, int], ...]
+
+
+class AlignedPieces(AlignedText):
+    """A translated sentence of a script without spaces; pieces of the text count as its words.
+
+    Attributes:
+        spans: the places of the pieces of the sentence, and of `text`.
+    """
+
+    spans: tuple[list[Span], list[Span]] = ([], [])
 
 
 class Untranslated(AlignedText):
@@ -79,18 +103,57 @@ def aligned_text(sentence: str, result: Any, number: int = 0) -> AlignedText:
         same.error = result.error or same.error
         return same
     number = min(number, len(result.texts) - 1)
-    if getattr(result, "details", ()) and result.details[number].alignment:
-        details = result.details[number]
-        # The tokenizer's words may hold white space, such as a no-break space.
-        starts = [0, *itertools.accumulate(len(words(word)) for word in details.words)]
-        pairs = tuple(
-            (source, place)
-            for source, target in details.alignment
-            for place in range(starts[target], starts[target + 1])
-        )
-        return AlignedText(" ".join(details.words), pairs)
-    text = result.texts[number]
+    text, details = result.texts[number], getattr(result, "details", ())
+    if details and details[number].alignment:
+        return _of_pieces(sentence, text, details[number]) or _of_words(details[number])
     return AlignedText(text, _by_position(sentence, text))
+
+
+def _of_words(details: Any) -> AlignedText:
+    """Returns a text with the alignment of its words."""
+    # The tokenizer's words may hold white space, such as a no-break space.
+    starts = [0, *itertools.accumulate(len(words(word)) for word in details.words)]
+    pairs = tuple(
+        (source, place)
+        for source, target in details.alignment
+        for place in range(starts[target], starts[target + 1])
+    )
+    return AlignedText(" ".join(details.words), pairs)
+
+
+def _of_pieces(sentence: str, text: str, details: Any) -> AlignedText | None:
+    """Returns a text with the alignment of its pieces; `None` if words serve better.
+
+    Pieces serve a script without spaces, if they are the text character by character.
+    """
+    weights = details.weights
+    if weights is None or not (has_no_spaces(sentence) or has_no_spaces(text)):
+        return None
+    sources, source_rows = _piece_spans(sentence, details.source_pieces)
+    targets, rows = _piece_spans(text, details.pieces)
+    if not sources or not targets:
+        return None
+    best = np.asarray(weights)[np.ix_(rows, source_rows)]
+    pairs = {(int(one), two) for two, one in enumerate(best.argmax(axis=1))}
+    alone = set(range(len(sources))) - {one for one, _ in pairs}
+    pairs |= {(one, int(best[:, one].argmax())) for one in alone}
+    found = AlignedPieces(text, tuple(sorted(pairs)))
+    found.spans = sources, targets
+    return found
+
+
+def _piece_spans(text: str, pieces: Sequence[str]) -> tuple[list[Span], list[int]]:
+    """Returns the span of each piece in a text, and its number; nothing if the text differs."""
+    spans, numbers, end = [], [], 0
+    for number, piece in enumerate(pieces):
+        piece = piece.replace(SPACE, " ").strip()
+        start = text.find(piece, end) if piece else -1
+        if start < 0 or text[end:start].strip():
+            continue  # a special token, or a space
+        end = start + len(piece)
+        spans.append((start, end))
+        numbers.append(number)
+    return ([], []) if text[end:].strip() else (spans, numbers)
 
 
 def _by_position(source: str, target: str) -> tuple[tuple[int, int], ...]:
@@ -108,13 +171,18 @@ class DocumentTranslator:
         translate: `Translator`, or any other `SentenceTranslator`.
         language: str, the source language as an ISO 639-1 code. It decides where sentences
             end. Defaults to "en".
+        target_language: str, the target language. `lang` attributes that name the source language
+            then name this one. Defaults to `None`: they stay.
+        source_prefix: str, written before each sentence, such as ">>fra<<" for a model with several
+            targets. Defaults to "". A unit that begins with such a token gives it to each of its
+            sentences.
         **options: options of `Translator.translate`, the same for all sentences. With `glossary`
             an entry applies to each sentence with its source phrase. Another `SentenceTranslator`
             takes none.
 
     Attributes:
-        untranslated: number of sentences so far that stayed as they were because of an error. Each
-            is logged.
+        untranslated: number of sentences and units so far that stayed as they were: because of an
+            error, or because the translation lost markup or code. Each is logged.
 
     Raises:
         TypeError: options were passed without a `Translator`.
@@ -131,7 +199,14 @@ class DocumentTranslator:
     '<p>A <b>RED</b> CAR.<br>HI {{name}}!</p>'
     """
 
-    def __init__(self, translate: Any, language: str = "en", **options: Any) -> None:
+    def __init__(
+        self,
+        translate: Any,
+        language: str = "en",
+        target_language: str | None = None,
+        source_prefix: str = "",
+        **options: Any,
+    ) -> None:
         is_runner = hasattr(translate, "n_best")
         if options and not is_runner:
             raise TypeError(
@@ -144,6 +219,8 @@ class DocumentTranslator:
         if is_runner:
             self._translate = aligned(translate, options)
         self.language: str = language
+        self.target_language: str | None = target_language
+        self.source_prefix: str = source_prefix
         self.untranslated: int = 0
 
     def text(self, text: str) -> str:
@@ -157,25 +234,23 @@ class DocumentTranslator:
     def html(self, text: str) -> str:
         """Translates an HTML document or a part of one.
 
-        Tags, attributes, comments, scripts, styles, `code` and elements with `translate="no"` stay
-        as they are. Inline elements enclose the words that are aligned with their words.
+        Tags, comments, scripts, styles, `code` and elements with `translate="no"` or the class
+        "notranslate" stay as they are. So do attributes, except the ones that people read, such as
+        `alt` and `title`. Inline elements enclose the words that are aligned with their words.
 
         Args:
             text: str.
         """
-        from keras_transformer.export.documents.html import html_parts
-
-        return self.parts(html_parts(text))
+        return self.document(text, "html")
 
     def markdown(self, text: str) -> str:
-        """Translates Markdown (CommonMark and tables). Code, addresses and the blocks stay.
+        """Translates Markdown (GitHub's and the common dialects). Code, formulas, addresses and the
+        blocks stay.
 
         Args:
             text: str.
         """
-        from keras_transformer.export.documents.markdown import markdown_parts
-
-        return self.parts(markdown_parts(text))
+        return self.document(text, "markdown")
 
     def texts(self, texts: Sequence[str], partly: bool = True) -> list[str]:
         """Translates several plain texts in one call, each as `text` does.
@@ -185,68 +260,158 @@ class DocumentTranslator:
             partly: bool, whether a text may have sentences that stayed as they were because of an
                 error. Such a text becomes "" otherwise. Defaults to `True`.
         """
-        documents = [Document(plain_parts(text), self.language) for text in texts]
-        return self._translated(documents, partly)
+        return self.translated([self.read(text, "text") for text in texts], partly)
 
-    def parts(self, parts: Parts) -> str:
-        """Translates the units among the parts of a document, and joins all parts."""
-        return self._translated([Document(parts, self.language)])[0]
+    def document(self, text: str, kind: str) -> str:
+        """Translates a document of a format of `parsers.PARSERS`."""
+        return self.translated([self.read(text, kind)])[0]
 
-    def _translated(self, documents: "list[Document]", partly: bool = True) -> list[str]:
+    def read(self, text: str, kind: str, **options: Any) -> "Document":
+        """Reads a document; `translated` translates several of them in one call."""
+        return Document(
+            text, kind, self.language, self.target_language, self.source_prefix, **options
+        )
+
+    def translated(self, documents: "Sequence[Document]", partly: bool = True) -> list[str]:
+        """Returns documents with their translated sentences; `partly` as in `texts`."""
         sentences = [sentence for document in documents for sentence in document.sentences]
         translations = list(self._translate(sentences) if sentences else ())
         for sentence, translation in zip(sentences, translations, strict=False):
             if isinstance(translation, Untranslated):
-                self.untranslated += 1
-                logger.warning("not translated: %.100r: %s", sentence, translation.error)
+                self.keep(sentence, translation.error)
         rest, found = iter(translations), []
         for document in documents:
             own = list(itertools.islice(rest, len(document.sentences)))
             is_whole = not any(isinstance(one, Untranslated) for one in own)
-            found.append(document.render(iter(own)) if partly or is_whole else "")
+            text = document.render(iter(own))
+            for raw in document.kept:
+                self.keep(raw, "markup or code would be lost or change its order")
+            found.append(text if partly or (is_whole and not document.kept) else "")
         return found
+
+    def keep(self, text: str, reason: str) -> None:
+        """Counts and logs a text that stays as it is."""
+        self.untranslated += 1
+        logger.warning("not translated: %.100r: %s", text, reason)
 
 
 class Document:
     """A document and its sentences.
 
     Args:
-        parts: strings, which stay as they are, and units.
+        text: str.
+        kind: str, a key of `parsers.PARSERS`.
         language: str, the source language as an ISO 639-1 code.
+        target_language, source_prefix: as in `DocumentTranslator`.
+        **options: of the parser.
 
     Attributes:
         sentences: list of str, the sentences to translate, in order.
+        kept: list of str, the units that the last call of `render` left as they were.
     """
 
-    def __init__(self, parts: Parts, language: str) -> None:
-        self._parts = parts
-        self._spans = [
-            split_sentences(part.text, language) if isinstance(part, Unit) else [] for part in parts
-        ]
-        self.sentences: list[str] = [
-            part.text[start:stop]
-            for part, spans in zip(parts, self._spans, strict=True)
-            for start, stop in spans
-            if has_letters(part.text[start:stop])
-        ]
+    def __init__(
+        self,
+        text: str,
+        kind: str,
+        language: str,
+        target_language: str | None = None,
+        source_prefix: str = "",
+        **options: Any,
+    ) -> None:
+        self._guard = Guard(text)
+        if kind == "html" and target_language:
+            options["languages"] = language, target_language
+        self._parts = PARSERS[kind](self._guard.text, **options)
+        self.units: list[Unit] = []
+        for part in self._parts:
+            if isinstance(part, Unit):
+                self.units += [*part.inner(), part]
+        self._texts = [_UnitSentences(unit.text, language, source_prefix) for unit in self.units]
+        self.sentences: list[str] = [one for each in self._texts for one in each.sentences]
+        self.kept: list[str] = []
 
     def render(self, translations: Iterator[AlignedText]) -> str:
-        """Returns the translated document; takes one translation for each of `sentences`."""
-        return "".join(
-            _render(part, spans, translations) if isinstance(part, Unit) else part
-            for part, spans in zip(self._parts, self._spans, strict=True)
-        )
+        """Returns the translated document; takes one translation for each of `sentences`.
+
+        A unit whose markup or code would be lost, or change its order, stays as it is.
+        """
+        rendered: dict[int, str] = {}
+        self.kept = []
+        for unit, text in zip(self.units, self._texts, strict=True):
+            found = unit.render(text.joined(translations), rendered)
+            if found is None or not unit.accepts(found):
+                found = unit.raw
+                self.kept.append(self._guard.restore(found))
+            rendered[id(unit)] = found
+        parts = [part if isinstance(part, str) else rendered[id(part)] for part in self._parts]
+        return self._guard.restore("".join(parts))
 
 
-def _render(unit: Unit, spans: Iterable[tuple[int, int]], translations: Iterator[Any]) -> str:
-    """Returns a unit with its translated sentences; the white space between them stays."""
-    texts, pairs, sources, targets, end = [], [], 0, 0, 0
-    for start, stop in spans:
-        sentence = unit.text[start:stop]
-        text, alignment = sentence, _by_position(sentence, sentence)
-        if has_letters(sentence):
-            text, alignment = next(translations)
-        texts += [unit.text[end:start], text]
-        pairs += [(sources + one, targets + two) for one, two in alignment]
-        sources, targets, end = sources + len(words(sentence)), targets + len(words(text)), stop
-    return unit.render("".join([*texts, unit.text[end:]]), pairs)
+class _UnitSentences:
+    """The sentences of a unit's text.
+
+    Args:
+        text: str.
+        language, prefix: as in `Document`.
+
+    Attributes:
+        sentences: list of str, the sentences to translate, each with its prefix.
+    """
+
+    def __init__(self, text: str, language: str, prefix: str) -> None:
+        token = _TARGET.match(text)
+        self._text, self._start = text, token.end() if token else 0
+        prefix = token[0].strip() if token else prefix
+        self._prefix = f"{prefix} " if prefix else ""
+        self._spans = [
+            (self._start + start, self._start + stop)
+            for start, stop in split_sentences(text[self._start :], language)
+        ]
+        self.sentences = [
+            self._prefix + text[start:stop]
+            for start, stop in self._spans
+            if has_letters(text[start:stop])
+        ]
+
+    def joined(self, translations: Iterator[AlignedText]) -> Translated:
+        """Returns the text with its translated sentences.
+
+        The white space between two sentences stays. If only one of both languages writes sentences
+        without spaces between them, it follows the translation.
+        """
+        parts: list[str] = []
+        source_words: list[Span] = []
+        found: list[Span] = []
+        pairs: list[tuple[int, int]] = []
+        end, length, last = self._start, 0, ""
+        for start, stop in self._spans:
+            sentence = self._text[start:stop]
+            aligned = AlignedText(sentence, _by_position(sentence, sentence))
+            prefix = 0
+            if has_letters(sentence):
+                aligned, prefix = next(translations), len(self._prefix)
+            text = unmarked(aligned.text)
+            sources, targets = words(self._prefix[:prefix] + sentence), words(text)
+            if isinstance(aligned, AlignedPieces):
+                sources, targets = aligned.spans
+            gap = self._text[end:start]
+            if last:
+                was_wide = is_wide(self._text[end - 1]) or is_wide(sentence[:1])
+                becomes_wide = is_wide(last[-1:]) or is_wide(text[:1])
+                if was_wide != becomes_wide:
+                    gap = "" if becomes_wide else gap or " "
+            parts += [gap, text]
+            length += len(gap)
+            own = [number for number, (first, _) in enumerate(sources) if first >= prefix]
+            places = {number: len(source_words) + place for place, number in enumerate(own)}
+            pairs += [
+                (places[one], len(found) + two) for one, two in aligned.alignment if one in places
+            ]
+            shift = start - prefix
+            source_words += [
+                (sources[number][0] + shift, sources[number][1] + shift) for number in own
+            ]
+            found += [(first + length, final + length) for first, final in targets]
+            length, end, last = length + len(text), stop, text or last
+        return Translated("".join([*parts, self._text[end:]]), source_words, found, pairs)

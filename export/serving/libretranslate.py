@@ -14,18 +14,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from keras_transformer.export.artefact.messages import shorten
-from keras_transformer.export.documents.html import html_parts
 from keras_transformer.export.documents.translation import Document, aligned_text
-from keras_transformer.export.documents.units import Unit, plain_parts
 from keras_transformer.export.serving.bodies import read_json, request_seconds
 from keras_transformer.export.serving.limits import FORM_FIELDS, on_thread_if_large
 from keras_transformer.export.serving.models import Model, Models
 from keras_transformer.export.serving.refusals import Invalid, WrongType
 from keras_transformer.export.serving.request_log import Record
 
-_PAIR = re.compile(r"([a-z]{2,3})-([a-z]{2,3})")
+# Languages, each perhaps with its script or region, as zh-Hans or pt-BR.
+_LANGUAGE = r"([a-z]{2,3}(?:-(?:[A-Z]{2}|[A-Z][a-z]{3}))?)"
+_PAIR = re.compile(f"{_LANGUAGE}-{_LANGUAGE}")
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
-_FORMATS = {"text": plain_parts, "html": html_parts}
+_FORMATS = ("text", "html")
 # The fields of the protocol. Keys of access have no effect: the service has none.
 _FIELDS = ("q", "source", "target", "format", "alternatives", "api_key", "secret")
 _NO_DETECTION = "These models do not detect languages: name the source."
@@ -94,8 +94,8 @@ def _parse(models: Models, content_type: str, body: bytes) -> _Parsed:
         texts = [texts]
     if not all(isinstance(text, str) for text in texts):
         raise Invalid("q is a text or a list of texts.")
-    parts_of = _FORMATS.get(str(fields.get("format", "text")))
-    if parts_of is None:
+    kind = fields.get("format", "text")
+    if kind not in _FORMATS:
         raise Invalid(f"format is one of {', '.join(_FORMATS)}.")
     model, count = _model(models, fields), fields.get("alternatives", 0)
     digits = count if isinstance(count, str) else shorten(count)
@@ -108,11 +108,10 @@ def _parse(models: Models, content_type: str, body: bytes) -> _Parsed:
     try:
         for text in texts:
             text.encode("utf-8")  # half a surrogate pair cannot be written back
-        parts = [parts_of(text) for text in texts]
+        languages = fields["source"].partition("-")[0], fields["target"]
+        documents = [Document(text, kind, *languages) for text in texts]
     except ValueError as error:
         raise Invalid(f"q is not of this format: {error}") from error
-    models.admission.check_lines(sum(isinstance(part, Unit) for one in parts for part in one))
-    documents = [Document(one, fields["source"]) for one in parts]
     models.admission.check_lines(sum(len(document.sentences) for document in documents))
     options = model.checked_options(fields, fields=_FIELDS)
     return _Parsed(model, documents, is_list, int(digits), options)

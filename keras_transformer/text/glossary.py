@@ -9,11 +9,12 @@ from typing import Self
 from xml.etree import ElementTree
 
 from keras_transformer.text.corpora import read_lines
+from keras_transformer.text.scripts import NO_SPACES, has_no_spaces
 from keras_transformer.types import StrPath
 
 # Around the target phrase in an annotated source.
 MARKS = ("\u27e6", "\u27e7")
-_PART = re.compile(r"\w+|[^\w\s]")
+_PART = re.compile(rf"[{NO_SPACES}]|[^\W{NO_SPACES}]+|[^\w\s]")
 _JOINERS = "\u200c\u200d"  # inside words of some scripts
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
@@ -21,8 +22,9 @@ _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 class Glossary:
     """Target phrases for source phrases.
 
-    An entry applies where the words of its source phrase follow each other in a line. Upper and
-    lower case and white space do not matter. Where several entries apply, the longest one counts.
+    An entry applies where the words of its source phrase follow each other in a line. In scripts
+    without spaces, such as Chinese and Thai, each character counts as a word. Upper and lower case
+    and white space do not matter. Where several entries apply, the longest one counts.
 
     Args:
         entries: mapping from source phrases to target phrases, or pairs of both. The first of two
@@ -134,16 +136,18 @@ def _words(text: str) -> tuple[str, ...]:
 def _spans(text: str) -> list[tuple[int, int]]:
     """Returns the place of each word with its combining marks, and of each punctuation mark."""
     spans: list[tuple[int, int]] = []
-    in_word = False
+    in_word = has_mark = False
     for match in _PART.finditer(text):
         (start, end), first = match.span(), match[0][0]
         after_word = in_word and spans[-1][1] == start
-        in_word = len(match[0]) > 1 or re.match(r"\w", first) is not None
-        in_word |= unicodedata.category(first)[0] == "M" or first in _JOINERS
-        if after_word and in_word:
+        is_mark = unicodedata.category(first)[0] == "M" or first in _JOINERS
+        in_word = is_mark or re.match(r"\w", first) is not None
+        continues = is_mark or (has_mark and not has_no_spaces(first))
+        if after_word and in_word and continues:
             spans[-1] = spans[-1][0], end
         else:
             spans.append((start, end))
+        has_mark = is_mark
     return spans
 
 

@@ -40,7 +40,7 @@ PLACEHOLDERS = [
 ]
 INLINE = ("b", "i", "em", "strong", "a", "span", "u", "small", "sup", "mark", "B", "Font")
 BLOCKS = ("p", "div", "h1", "li", "td", "blockquote", "section", "DIV", "custom-tag")
-ATTRIBUTES = ('href="#x"', "class='y z'", "id=w", 'title="a > b <i>"', "hidden", 'data-x="{{n}}"')
+ATTRIBUTES = ('href="#x"', "class='y z'", "id=w", 'data-t="a > b <i>"', "hidden", 'data-x="{{n}}"')
 KEPT = ("code", "kbd", "pre", "textarea", "script", "style", "svg")
 KEPT_TEXTS = ("x &lt; y", "let a = 1;", "two  words", "{{keep}}", "%d")
 SPACES = (" ", " ", " ", "  ", "\n", "\t", "\n    ")
@@ -111,7 +111,7 @@ class Builder:
             elif kind < 0.55:
                 self._placeholder()
             elif kind < 0.6:
-                self._tag(self.draw.choice(('<img src="a.png" alt="A b.">', "<wbr>", "<img />")))
+                self._tag(self.draw.choice(('<img src="a.png" alt="">', "<wbr>", "<img />")))
             elif kind < 0.65:
                 self._kept(self.draw.choice(KEPT[:2]))
                 self.draw.choice((self._words, self._space))()

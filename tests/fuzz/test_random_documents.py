@@ -1,4 +1,4 @@
-"""Random HTML documents: tags, text and placeholders survive translation."""
+"""Random documents of every format: structure, text and code survive translation."""
 
 import pathlib
 
@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("sentencex")
 
 
-def test_random_documents_keep_tags_text_and_placeholders(monkeypatch):
+@pytest.mark.parametrize("script, seed", [("documents", 7), ("formats", 500)])
+def test_random_documents_keep_structure_text_and_code(monkeypatch, script, seed):
     monkeypatch.syspath_prepend(pathlib.Path(__file__).parent)
-    import documents
-
-    assert list(documents.failures(200, seed=7)) == []
+    module = __import__(script)
+    assert list(module.failures(200, seed=seed)) == []

@@ -117,7 +117,7 @@ keep = "this"
 ```
 
 > - ITEM ONE
-> - ITEM ![alt](b.png) TWO <http://c.example>
+> - ITEM ![ALT](b.png) TWO <http://c.example>
 
 | A | B `c` |
 | --- | --- |
@@ -224,15 +224,15 @@ def test_subtitles_keep_their_times(tmp_path):
             "WEBVTT\n\nintro\n00:01.000 --> 00:02.000 line:0\nTom &amp; <v Bob>Jo\n1984\n\n"
             "NOTE a b\n\n2\n00:03.000 --> 00:04.000\n\n100:00:05.000 --> 100:00:06.000\n"
             "one<00:00:05.500><c> two</c>\n",
-            "WEBVTT\n\nintro\n00:01.000 --> 00:02.000 line:0\nTOM &amp;\nJO 1984\n\n"
+            "WEBVTT\n\nintro\n00:01.000 --> 00:02.000 line:0\nTOM &amp;\n<v Bob>JO 1984\n\n"
             "NOTE a b\n\n2\n00:03.000 --> 00:04.000\n\n100:00:05.000 --> 100:00:06.000\n"
-            "ONE TWO\n",
+            "ONE<00:00:05.500> <c>TWO</c>\n",
         ),
         (
             "1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>Hello</i> {name} there\r\n\r\n2\r\n"
             "00:00:03,000 --> 00:00:04,000\r\n{\\an8}a --> b\r\n12\r\n",
-            "1\r\n00:00:01,000 --> 00:00:02,000\r\nHELLO {name} THERE\r\n\r\n2\r\n"
-            "00:00:03,000 --> 00:00:04,000\r\nA -->\r\nB 12\r\n",
+            "1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>HELLO</i> {name} THERE\r\n\r\n2\r\n"
+            "00:00:03,000 --> 00:00:04,000\r\n{\\an8}A -->\r\nB 12\r\n",
         ),
         ("\ufeffWEBVTT - only a title\n", "WEBVTT - only a title\n"),
     ],

@@ -4,27 +4,12 @@ import html
 import html.parser
 
 import pytest
+from helpers.document_models import copy, reverse, shout
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.export.documents import AlignedText, DocumentTranslator
 from keras_transformer.export.documents.html import DEEPEST
-
-
-def copy(sentences):
-    """A model that copies: word i is aligned with word i."""
-    return [AlignedText(one, tuple((i, i) for i in range(len(one.split())))) for one in sentences]
-
-
-def reverse(sentences):
-    """A model that writes the words in the opposite order."""
-    found = []
-    for sentence in sentences:
-        words = sentence.split()
-        last = len(words) - 1
-        pairs = tuple((last - i, i) for i in range(len(words)))
-        found.append(AlignedText(" ".join(words[::-1]), pairs))
-    return found
 
 
 def forget(sentences):
@@ -85,7 +70,7 @@ PLACEHOLDERS = st.sampled_from(
     ["{{name}}", "%1$s", "%d", "#{n}", "{0}", "https://a.example/b?c=d#e", "me@mail.example"]
 )
 EMPTY = st.sampled_from(
-    ['<img src="a.png" alt="A b.">', "<code>x &lt; y</code>", '<b translate="no">As is</b>']
+    ['<img src="a.png" alt="">', "<code>x &lt; y</code>", '<b translate="no">As is</b>']
 )
 
 
@@ -156,11 +141,11 @@ def test_adjacent_words_tags_and_placeholders_stay_together(document):
         ("<p>a <b>b c</b> d</p>", "<p>d <b>c b</b> a</p>"),
         ("a <i>b <b>c</b></i> d.", "d. <i><b>c</b> b</i> a"),
         ('see {x} <a href="#">b</a>', '<a href="#">b</a> see {x}'),
-        ("<p>a <b>b<p>c</b> d", "<p>a <b>b<p>c</b> d"),
-        # Each tag that is broken takes the partner of another one.
-        ("<u>a <b>b <i>c</b> d</i> e</u>", "<u>a <b>b <i>c</b> d</i> e</u>"),
-        ("<u>a b <b>c d <i>e</b> f</i> g</u>", "<u>b a <b>d c <i>e</b> f</i> g</u>"),
-        ("<b>a <u>b <i>c</u> d</b> e</i> f g", "<b>a <u>b <i>c</u> d</b> e</i> g f"),
+        ("<p>a <b>b<p>c</b> d", "<p><b>b a<p>d c</b>"),
+        # A tag without partner encloses all after it, or before it, in the element around it.
+        ("<u>a <b>b <i>c</b> d</i> e</u>", "<u>e d <b><i>c b</b> a</i></u>"),
+        ("<u>a b <b>c d <i>e</b> f</i> g</u>", "<u>g f <b><i>e d c</b> b a</i></u>"),
+        ("<b>a <u>b <i>c</u> d</b> e</i> f g", "g f e <b>d <u><i>c b</u> a</b></i>"),
         ("<p>no&nbsp;<b>x</b> AT&amp;T</p>", "<p>AT&amp;T <b>x</b> no</p>"),
         ("x < y &amp; z", "z &amp; y &lt; x"),
         ("5 < 6 &quot;", "5 < 6 &quot;"),
@@ -234,7 +219,7 @@ def test_long_open_markup_takes_little_time():
 def test_attributes_comments_and_scripts_stay():
     document = (
         "<!DOCTYPE html>\n<html lang=en><head><script>a < b</script><style>b {}</style></head>"
-        "<body ID='x' disabled><!-- hi --><p title=\"Hi there\">12</p></body></html>\n"
+        "<body ID='x' disabled><!-- hi --><p data-text=\"Hi there\">12</p></body></html>\n"
     )
     assert DocumentTranslator(forget).html(document) == document
 
@@ -242,3 +227,93 @@ def test_attributes_comments_and_scripts_stay():
 def test_punctuation_stays_outside():
     found = DocumentTranslator(copy).html("A (<b>red</b>) car, <i>really</i>.")
     assert found == "A (<b>red</b>) car, <i>really</i>."
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        '<p>A B <img src="a.png" alt="C D"></p>',
+        '<img alt="A B">',
+        "<a title='A B' href='a'>C</a>",
+        '<input placeholder="A B">',
+        '<button aria-label="A B">C</button>',
+        '<input type="submit" value="A B">',
+        '<option label="A B">C</option>',
+        '<meta name="description" content="A B">',
+        '<meta content="A B" property="og:title">',
+        '<p title="A &quot;B&quot; &amp; C">D</p>',
+        '<track label="A B">',
+        "<p title='IT&#39;S A'>B</p>",
+    ],
+)
+def test_attributes_that_people_read_are_translated(document):
+    lower = document
+    for word in ("A B", "C D", "&quot;B&quot;", "IT&#39;S A", ">C<", ">D<", ">B<", '"A', "& C"):
+        lower = lower.replace(word, word.lower())
+    assert DocumentTranslator(shout).html(lower.replace("&amp; C", "&amp; c")) == document
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        '<input value="a b">',
+        '<meta name="viewport" content="a b">',
+        '<meta charset="utf-8">',
+        '<a href="a b" class="c d">1</a>',
+        '<code title="a b">c</code>',
+        '<p translate="no" title="a b">c</p>',
+        '<img alt="">',
+        '<img alt="12">',
+    ],
+)
+def test_other_attributes_stay(document):
+    assert DocumentTranslator(shout).html(document) == document
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        '<span class="notranslate">Brand name</span>',
+        '<span class="a notranslate b">Brand <b>name</b></span>',
+        '<span translate="no">Brand name</span>',
+        '<p class="notranslate">Brand name</p>',
+        "<div class='notranslate'><p>Brand</p> name</div>",
+        '<a href="x" class="notranslate">Brand</a>',
+        "<kbd>Ctrl c</kbd>",
+        "<svg><title>Brand</title></svg>",
+        "<my-code translate=no>Brand</my-code>",
+        '<td class="notranslate">Brand</td>',
+    ],
+)
+def test_elements_that_say_so_stay(kept):
+    found = DocumentTranslator(shout).html(f"<p>ask {kept} now</p>")
+    assert kept in found and "ASK" in found and "NOW" in found
+
+
+@pytest.mark.parametrize(
+    "document, expected",
+    [
+        ("<p>one <b>two three</p>", "<p><b>three two one</p>"),
+        ("<p>one two</b> three</p>", "<p>three two one</b></p>"),
+        ("<p>one <b>two <i>three</b> four</p>", "<p>four <b><i>three two</b> one</p>"),
+        ("<i>one <b>two</i> three", "three <i><b>two one</i>"),
+        ("one <x-icon></x-icon> two", "two one <x-icon></x-icon>"),
+        ("one <x-link>two three</x-link> four", "four <x-link>three two</x-link> one"),
+    ],
+)
+def test_tags_without_partner_do_not_end_a_sentence(document, expected):
+    seen = []
+
+    def model(sentences):
+        seen.extend(sentences)
+        return reverse(sentences)
+
+    found = DocumentTranslator(model).html(document)
+    assert len(seen) == 1 and found == expected
+
+
+def test_the_language_of_a_page_becomes_the_target():
+    documents = DocumentTranslator(shout, "en", target_language="de")
+    page = '<html lang="en-US"><p lang="fr">a</p><p xml:lang="en">b</p></html>'
+    assert documents.html(page) == '<html lang="de"><p lang="fr">A</p><p xml:lang="de">B</p></html>'
+    assert DocumentTranslator(shout).html(page) == page.replace(">a<", ">A<").replace(">b<", ">B<")
