@@ -11,6 +11,7 @@ import wave
 from pathlib import Path
 
 import numpy as np
+import workers
 from serving_engines import use_sessions
 from serving_processes import busy_cores, matrix_rate
 from whisper_engines import ENGINES, PLAIN, PRECISIONS, WIDTHS, open_engine
@@ -36,8 +37,6 @@ ENCODER_FLOPS = (
 
 def child(args):
     """Transcribes lists of files from standard input, one per line; prints the times."""
-    import resource
-
     use_sessions(args.spin, args.exact)
     run = open_engine(args.engine, args, args.precision, args.width)
     print("ready", flush=True)
@@ -48,7 +47,7 @@ def child(args):
             words += sum(len(segment["text"].split()) for segment in segments)
         found = {"seconds": time.perf_counter() - start, "words": words}
         found["processor seconds"] = time.process_time() - clock
-        found["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        found["peak MB"] = workers.peak_memory() / 1e6
         print(json.dumps(found), flush=True)
 
 
