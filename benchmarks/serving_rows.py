@@ -54,9 +54,9 @@ def table(rows):
 def speed_line(report):
     """Returns a sentence on the speed beside CTranslate2: the ranges of all rows of free cores."""
 
-    def times(size, key, **wanted):
+    def times(size, **wanted):
         values = [
-            row[f"{key}_times_ctranslate2"]
+            row["throughput_times_ctranslate2"]
             for row in report["rows"]
             if wanted.items() <= row.items()
             and row["case"].startswith(size)
@@ -68,13 +68,13 @@ def speed_line(report):
 
     batches, threads = {"search": "beam 4"}, report["machine"]["threads"]
     first, *others = dict.fromkeys(row["precision"] for row in report["rows"])
-    speed = f"{times('base', 'throughput', precision=first, **batches)} the speed of CTranslate2"
+    speed = f"{times('base', precision=first, **batches)} the speed of CTranslate2"
     base = [
-        f"{times('base', 'throughput', precision=name, **batches)} in {name}" for name in others
+        f"{times('base', precision=name, **batches)} in {name}" for name in others
     ]
     return (
         f"- **{' and '.join([f'{speed} in {first}', *base])}**, at the paper's base\n  size with "
         f"random weights and forced lengths (beam 4, batches of 32, {threads} CPU threads, "
-        f"{report['date']}),\n  and {times('tiny', 'latency')} at a tiny size, one sentence a "
-        "call: [serving][benchmarks/serving]."
+        f"{report['date']}),\n  and {times('tiny', **batches)} at a tiny size: "
+        "[serving][benchmarks/serving]."
     )

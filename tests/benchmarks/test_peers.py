@@ -68,11 +68,10 @@ def test_busy_cores_are_loops_that_end(monkeypatch, pinned):
 
 def test_the_line_on_speed_gives_the_range_of_all_rows_of_free_cores():
     row = {"engine": "ours", "search": "beam 4", "precision": "int8", "case": "base, words"}
-    row["latency_times_ctranslate2"] = 9.0
     rows = [{**row, "throughput_times_ctranslate2": ratio} for ratio in (1.26, 1.0, 1.19)]
     rows.append({**row, "throughput_times_ctranslate2": 0.5, "busy": 1})
     rows.append({**row, "throughput_times_ctranslate2": 0.4, "engine": "ours, before"})
-    rows.append({**row, "case": "tiny, words", "latency_times_ctranslate2": 0.71})
+    rows.append({**row, "case": "tiny, words", "throughput_times_ctranslate2": 0.71})
     report = {"rows": rows, "machine": {"threads": 2}, "date": "2026-11-28"}
     line = " ".join(serving_rows.speed_line(report).split())
     assert "**1.0 to 1.3 times the speed of CTranslate2 in int8**" in line
