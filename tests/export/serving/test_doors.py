@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
+import types
 
 import grpc
 import numpy as np
@@ -17,7 +18,7 @@ from helpers.service_requests import grpc_call, grpc_infer
 from libretranslatepy import LibreTranslateAPI
 
 from keras_transformer.export.runtime import Generator, Translator
-from keras_transformer.export.serving.libretranslate import _fields
+from keras_transformer.export.serving.libretranslate import _fields, _pairs
 
 LINES = [*artefacts.LINES, "", "  ", "two\0dogs", "x " * 100, "a dog 😀"]
 JSON = {"Content-Type": "application/json"}
@@ -336,3 +337,28 @@ def test_health_metrics_and_log_contain_no_text(running, log):
     assert line["protocol"] == "lines" and line["model"] == "en-de" and line["status"] == 200
     assert line["lines"] == 1 and line["tokens"] > 1 and line["ms"] > 0
     assert "bicycle" not in log.getvalue() and "bicycle" not in page
+
+
+@pytest.mark.parametrize(
+    "name, pair",
+    [
+        ("en-de", ("en", "de")),
+        ("en-pt-BR", ("en", "pt-BR")),
+        ("pt-BR-en", ("pt-BR", "en")),
+        ("zh-Hans-zh-Hant", ("zh-Hans", "zh-Hant")),
+        ("en-zh-Hans", ("en", "zh-Hans")),
+        ("fil-en", ("fil", "en")),
+        ("sr-Latn-hr", ("sr-Latn", "hr")),
+        ("en", None),
+        ("en-de-v2", None),
+        ("EN-DE", None),
+        ("en-de-fr", None),
+        ("story", None),
+    ],
+)
+def test_models_named_after_languages_serve_them(name, pair):
+    description = types.SimpleNamespace(task="translate")
+    models = types.SimpleNamespace(
+        names=lambda: [name], get=lambda _: types.SimpleNamespace(description=description)
+    )
+    assert _pairs(models) == ({pair: name} if pair else {})
