@@ -87,6 +87,26 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, epoch, batch, accum
         np.testing.assert_allclose(values, history[name][-len(values) :], rtol=1e-6, err_msg=name)
 
 
+def test_a_run_broken_after_the_last_shorter_update_of_an_epoch_goes_on(tmp_path):
+    def prepared():
+        model = make_translator()
+        kt.training.prepare(model, 2)
+        return model
+
+    whole, broken, resumed = prepared(), prepared(), prepared()
+    count = int(pairs().cardinality())
+    assert count % 2 == 1  # so the last update has one batch
+    whole.fit(pairs(), epochs=2, verbose=0)
+    saved = kt.TrainingCheckpoint(tmp_path, every=1, data=(data := pairs()))
+    last = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: crash() if batch + 1 >= count else None
+    )
+    with pytest.raises(Crash):
+        broken.fit(data, epochs=2, verbose=0, callbacks=[saved, last])
+    fit(resumed, tmp_path, every=1, epochs=2, data=pairs())
+    assert_equal_weights(whole, resumed)
+
+
 def test_averages_in_place_of_the_weights_come_after_the_checkpoint(tmp_path):
     def run(model, *callbacks):
         swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
