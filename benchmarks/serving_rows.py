@@ -69,9 +69,7 @@ def speed_line(report):
     batches, threads = {"search": "beam 4"}, report["machine"]["threads"]
     first, *others = dict.fromkeys(row["precision"] for row in report["rows"])
     speed = f"{times('base', precision=first, **batches)} the speed of CTranslate2"
-    base = [
-        f"{times('base', precision=name, **batches)} in {name}" for name in others
-    ]
+    base = [f"{times('base', precision=name, **batches)} in {name}" for name in others]
     return (
         f"- **{' and '.join([f'{speed} in {first}', *base])}**, at the paper's base\n  size with "
         f"random weights and forced lengths (beam 4, batches of 32, {threads} CPU threads, "
