@@ -141,6 +141,16 @@ def test_static_shapes_are_the_buckets(tokenizer):
     assert shapes == {(211 // 13, 13), (211 // 29, 29)}
 
 
+def test_the_seed_decides_the_order_of_the_batches(tokenizer):
+    one, same, other = (
+        [np.asarray(inputs["source_ids"]).tolist() for inputs, _ in batches]
+        for batches in (
+            kt.translation_batches(SOURCE, TARGET, tokenizer, 211, seed=seed) for seed in (3, 3, 4)
+        )
+    )
+    assert one == same and one != other
+
+
 @pytest.mark.parametrize("options", [{}, {"sampling_alpha": 0.2, "seed": 7}, {"batch_multiple": 3}])
 def test_every_epoch_has_all_pairs_in_the_same_number_of_batches(tokenizer, options):
     train = kt.translation_batches(SOURCE, TARGET, tokenizer, 211, **options)

@@ -4,8 +4,10 @@ import collections
 
 import keras
 import numpy as np
+import onnx
 import onnx.parser
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 import tensorflow as tf
 from helpers.exports import (
@@ -19,10 +21,11 @@ from helpers.exports import (
     tiny,
 )
 from keras import layers, ops
+from onnx import helper
 
 from keras_transformer.export import ExportError
 from keras_transformer.export.graph.loops import sink_weights
-from keras_transformer.export.graph.simplify import simplify
+from keras_transformer.export.graph.simplify import remove_copies, simplify
 from keras_transformer.layers.blocks import EncoderBlock
 
 # Keras 3.16 warns that recurrent layers do not pass a mask on.
@@ -284,3 +287,25 @@ def test_a_mask_is_padded(fill):
     mask = keras.ops.pad(x > 0, [[0, 0], [1, 2], [0, 1]], constant_values=fill)
     model = keras.Model(x, keras.ops.cast(mask, "float32"))
     check(model, fused(model), x=numbers(2, 5, 3))
+
+
+def test_a_value_of_another_graph_stays_a_copy_in_the_outputs_of_a_branch():
+    """A branch may only give what it makes."""
+    floats = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]) for name in "xyab"]
+    x, y, *inside = floats
+    then = helper.make_graph([helper.make_node("Identity", ["n"], ["a"])], "then", [], inside[:1])
+    other = helper.make_graph([helper.make_node("Neg", ["n"], ["b"])], "other", [], inside[1:])
+    wants = helper.make_tensor_value_info("wants", onnx.TensorProto.BOOL, [])
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"]),
+        helper.make_node("If", ["wants"], ["y"], then_branch=then, else_branch=other),
+    ]
+    graph = helper.make_graph(nodes, "main", [x, wants], [y])
+    opset = [helper.make_opsetid("", 18)]
+    model = ir.from_proto(helper.make_model(graph, opset_imports=opset, ir_version=9))
+    remove_copies(model)
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString())
+    for value, sign in ((True, -1), (False, 1)):
+        (found,) = session.run(None, {"x": np.ones(3, "float32"), "wants": np.array(value)})
+        np.testing.assert_array_equal(found, sign * np.ones(3))
