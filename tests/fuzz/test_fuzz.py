@@ -74,6 +74,7 @@ def test_random_models_and_searches_are_right_or_refused(count, searches):
     [
         ("readers", "--count=1500", "| glossary |"),
         ("protocols", "--count=1500", '"openai": {'),
+        ("sounds", "--count=48", "ours {"),
         ("load", "--seconds=15", '"slow": {"right": '),
     ],
 )

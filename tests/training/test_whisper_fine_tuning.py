@@ -1,5 +1,7 @@
 """Fine-tuning Whisper with `fit`: batches of recordings, freezing, LoRA, and the export."""
 
+import io
+
 import keras
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import keras_transformer as kt
 from keras_transformer.export import export_onnx
 from keras_transformer.export.runtime import Transcriber
 from keras_transformer.export.runtime.features import FeatureReader
+from keras_transformer.export.runtime.sound import read_blocks
 from keras_transformer.importers import speech_search, whisper
 
 pytest.importorskip("av")
@@ -58,6 +61,24 @@ def test_batches_have_the_features_and_targets_of_whisper(folder, sounds):
     ((inputs, labels),) = batches(folder, sounds, times=False, language="de", batch_size=3)
     assert (inputs["target_ids"][:, :4].numpy() == [2, EN + 1, TRANSCRIBE, NO_TIMES]).all()
     assert (labels[:, :3].numpy() == 0).all() and (labels[:, 3].numpy() > 3).all()
+
+
+def test_sounds_may_be_in_memory(folder, sounds):
+    at_16k = [np.concatenate(list(read_blocks(path))) for path in sounds]
+    ((expected, _),) = batches(folder, sounds, shuffle=False, batch_size=3)
+    forms = [
+        [path.read_bytes() for path in sounds],
+        [io.BytesIO(path.read_bytes()) for path in sounds],
+        at_16k,
+        [(samples * 32768).astype("int16") for samples in at_16k],
+        [sounds[0], at_16k[1], io.BytesIO(sounds[2].read_bytes())],
+    ]
+    for form in forms:
+        ((inputs, _),) = batches(folder, form, shuffle=False, batch_size=3)
+        np.testing.assert_array_equal(inputs["features"], expected["features"])
+    for wrong, error in ((np.zeros((2, 99)), ValueError), (np.zeros(99, "int32"), TypeError)):
+        with pytest.raises(error, match="Samples must"):
+            batches(folder, [sounds[0], wrong, sounds[2]])
 
 
 def test_batches_have_one_shape_and_long_recordings_are_left_out(folder, sounds):

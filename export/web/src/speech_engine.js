@@ -8,10 +8,11 @@ import * as ort from "../vendor/ort.wasm.min.mjs";
 import { openSession, startRuntime } from "./engine.js";
 import { FRAMES_PER_SECOND, logMel } from "./log_mel.js";
 import { defaultTensor, withoutDefaults } from "./options.js";
-import { SpeechTokens } from "./speech_tokens.js";
+import { SECONDS, SpeechTokens } from "./speech_tokens.js";
 
 /** @typedef {import("./manifest.js").Manifest} Manifest */
 /** @typedef {import("./transcriber.js").Segment} Segment */
+/** @typedef {{start: number, end: number, ids: number[]}} Part a segment without scores */
 /** @typedef {{segments: Segment[], position: number, language: string | null}} Heard of one window */
 
 const [PAD_ID, END_ID] = [0, 3];
@@ -156,8 +157,8 @@ class Sound {
  * @param {number} start first frame of the window
  * @param {number} size number of its frames
  * @param {SpeechTokens} tokens
- * @returns {{parts: {start: number, end: number, ids: number[]}[], advance: number}} the segments, in seconds of
- *   the sound, and the number of frames to the next window
+ * @returns {{parts: Part[], advance: number}} the segments, in seconds of the sound, all within the window, and the
+ *   number of frames to the next window
  */
 export function split(ids, start, size, tokens) {
   const offset = start / FRAMES_PER_SECOND;
@@ -167,15 +168,30 @@ export function split(ids, start, size, tokens) {
   if (!ends.length) {
     const last = tokens.seconds(ids.findLast((id) => tokens.isTime(id)) ?? tokens.firstTime);
     const end = offset + (last > 0 ? last : size / FRAMES_PER_SECOND);
-    return { parts: [{ start: offset, end, ids }], advance: size };
+    return { parts: [within({ start: offset, end, ids }, offset, size)], advance: size };
   }
   if (closed) ends.push(ids.length);
   const parts = ends.map((end, i) => {
     const part = ids.slice(i ? ends[i - 1] : 0, end);
     const [first, last] = [part[0], part[part.length - 1]].map((id) => offset + tokens.seconds(id));
-    return { start: first, end: last, ids: part };
+    return within({ start: first, end: last, ids: part }, offset, size);
   });
   const last = (parts[parts.length - 1].ids.at(-1) ?? 0) - tokens.firstTime;
   // A window that ends at 0 would be decoded again and again.
   return { parts, advance: closed || last <= 0 ? size : Math.min(last * FRAMES_PER_TIME, size) };
+}
+
+/**
+ * Moves a segment that ends after its window, such as after the end of the sound.
+ *
+ * @param {Part} part
+ * @param {number} offset start of the window in seconds
+ * @param {number} size number of its frames
+ * @returns {Part}
+ */
+function within(part, offset, size) {
+  const end = offset + size / FRAMES_PER_SECOND;
+  if (part.end <= end) return part;
+  const latest = part.start === part.end ? end : Math.max(offset, end - SECONDS);
+  return { ...part, start: part.start < end ? part.start : latest, end };
 }

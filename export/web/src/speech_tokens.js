@@ -3,7 +3,7 @@
 import { ArtefactError } from "./errors.js";
 
 const [UNKNOWN_ID, BEGIN_ID, END_ID] = [1, 2, 3];
-const SECONDS = 0.02; // between two time tokens
+export const SECONDS = 0.02; // between two time tokens
 const REPLACEMENT = "\ufffd";
 
 export class SpeechTokens {

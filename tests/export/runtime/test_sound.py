@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import recordings
 
 from keras_transformer.export.runtime.features import FeatureReader
 from keras_transformer.export.runtime.sound import SAMPLE_RATE, in_windows, read_blocks
@@ -42,6 +43,17 @@ def test_formats_rates_and_channels(tmp_path, suffix, rate, channels, error):
     size = min(len(found), SECONDS * SAMPLE_RATE)
     gap = np.abs(found[:size] - tone(SAMPLE_RATE)[:size])[inner]
     assert gap.max() < error
+
+
+@pytest.mark.parametrize("channels", [2, 3, 7, 8, 9, 20])
+def test_channels_without_a_layout_are_averaged(channels):
+    samples = np.stack([tone(48_000)] * channels)
+    samples = samples * np.linspace(0.5, 1.5, channels)[:, None]
+    data = recordings.written("webm", [(0, samples.astype("float32"))])
+    found = np.concatenate(list(read_blocks(data)))
+    size = min(len(found), SECONDS * SAMPLE_RATE)
+    gap = np.abs(found[:size] - tone(SAMPLE_RATE)[:size])[SAMPLE_RATE:-SAMPLE_RATE]
+    assert abs(len(found) - SECONDS * SAMPLE_RATE) <= 1000 and gap.max() < 0.05
 
 
 @pytest.mark.parametrize("kinds", [[(44_100, 2), (22_050, 1)], [(16_000, 1), (48_000, 2)]])

@@ -103,7 +103,7 @@ PAIR = [FIRST, *word("ab"), FIRST + 3, FIRST + 3, *word("cd")]  # the second seg
 
 def test_a_closed_window_is_followed_by_the_next_one(tokenizer, sound):
     transcription, segments, session = transcribed(tokenizer, sound, *[(PLAIN, -0.2, 0.1)] * 3)
-    assert times(segments) == [(0, 0.1), (0.1, 0.2), (0.2, 0.3)]
+    assert times(segments) == [(0, 0.1), (0.1, 0.2), (0.2, 0.25)]
     assert [segment.text for segment in segments] == ["ab"] * 3
     assert transcription.position == transcription.duration == 0.25
     last = session.calls[-1]["features"][0]
@@ -113,7 +113,7 @@ def test_a_closed_window_is_followed_by_the_next_one(tokenizer, sound):
 def test_a_pair_of_times_moves_the_next_window(tokenizer, sound):
     results = [(PAIR, -0.2, 0.1), (PLAIN, -0.2, 0.1), (PLAIN, -0.2, 0.1)]
     _, segments, session = transcribed(tokenizer, sound, *results)
-    assert times(segments) == [(0, 0.06), (0.06, 0.16), (0.16, 0.26)]
+    assert times(segments) == [(0, 0.06), (0.06, 0.16), (0.16, 0.25)]
     assert segments[0].token_ids == tuple(PAIR[:4])
     first, second = (call["features"][0] for call in session.calls[:2])
     np.testing.assert_array_equal(first[6:], second[:4])
@@ -179,7 +179,7 @@ def test_if_all_fail_the_most_likely_text_is_taken_and_is_no_prompt(tokenizer, s
 def test_windows_without_speech_are_skipped(tokenizer, sound):
     results = [(PLAIN, -1.5, 0.9), (PLAIN, -0.2, 0.9), (PLAIN, -0.2, 0.1)]
     found, segments, session = transcribed(tokenizer, sound, *results)
-    assert times(segments) == [(0.1, 0.2), (0.2, 0.3)]
+    assert times(segments) == [(0.1, 0.2), (0.2, 0.25)]
     assert segments[0].no_speech_probability == pytest.approx(0.9)
     assert len(session.calls) == 3 and found.position == found.duration
 
@@ -202,6 +202,42 @@ def test_texts_are_divided_at_pairs_of_times(tokenizer, sound):
     assert [part.token_ids for part in parts] == [two[:3], two[3:]] and advance == 10 and closed
     assert split([FIRST, FIRST], 0, 10, tokens)[1] == 10  # never 0
     assert split([FIRST, 5, FIRST + 2, FIRST + 2], 0, 10, tokens)[1] == 4
+
+
+A, B = word("ab")
+
+
+@pytest.mark.parametrize(
+    "ids, start, size, expected",
+    [
+        ([FIRST, A, FIRST + 5], 0, 4, [(0, 0.04)]),
+        ([FIRST, A, FIRST + 5], 20, 4, [(0.2, 0.24)]),
+        ([FIRST, A, FIRST + 5], 0, 1, [(0, 0.01)]),
+        ([FIRST + 4, A, FIRST + 5], 0, 6, [(0, 0.06)]),
+        ([FIRST, A, FIRST + 2, FIRST + 2, B, FIRST + 5], 0, 5, [(0, 0.04), (0.04, 0.05)]),
+        ([FIRST, A, FIRST + 4, FIRST + 4, B, FIRST + 5], 0, 5, [(0, 0.05), (0.03, 0.05)]),
+        ([FIRST, A, FIRST + 4, FIRST + 4, B], 10, 5, [(0.1, 0.15)]),
+        ([FIRST + 3, A, FIRST + 4, FIRST + 4, B, FIRST + 5], 0, 1, [(0, 0.01), (0, 0.01)]),
+        ([FIRST, A, FIRST + 3, FIRST + 3, B, FIRST + 3], 0, 6, [(0, 0.06), (0.06, 0.06)]),
+        ([FIRST, A, FIRST + 3, FIRST + 4, B, FIRST + 4], 0, 6, [(0, 0.06), (0.06, 0.06)]),
+        ([FIRST, A, FIRST + 5], 0, 10, [(0, 0.1)]),
+    ],
+)
+def test_no_segment_ends_after_the_sound(tokenizer, sound, ids, start, size, expected):
+    tokens = transcribed(tokenizer, sound, *[(PLAIN, -0.2, 0.1)] * 3)[0]._tokens
+    parts, advance, _ = split(ids, start, size, tokens)
+    assert times(parts) == expected and 0 < advance <= size
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.03, 0.05, 0.09, 0.11, 0.19])
+@pytest.mark.parametrize("last", [2, 4, 5])
+def test_all_texts_are_within_the_sound(tokenizer, tmp_path, seconds, last):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, noise(seconds), 16_000)
+    results = [([FIRST, A, FIRST + 1, FIRST + 1, B, FIRST + last], -0.2, 0.1)] * 2
+    found, segments, session = transcribed(tokenizer, path, *results)
+    assert "".join(segment.text for segment in segments) == "ab" * len(session.calls)
+    assert all(segment.start < segment.end <= found.duration for segment in segments)
 
 
 def test_bytes_are_transcribed_window_by_window(tokenizer, sound):
@@ -379,7 +415,7 @@ def test_pauses_are_left_out_and_times_refer_to_the_file(tokenizer, sound, monke
     results = [(PAIR, -0.2, 0.1), (PLAIN, -0.2, 0.1)]
     found, segments, session = transcribed(tokenizer, sound, *results, vad_filter=True)
     # Speech is at 64 to 128 ms and 192 to 224 ms.
-    assert times(segments) == [(0.064, 0.124), (0.124, 0.224)] and len(session.calls) == 2
+    assert times(segments) == [(0.064, 0.124), (0.124, 0.218)] and len(session.calls) == 2
     assert found.duration == found.position == 0.25
 
 
@@ -413,6 +449,17 @@ def test_the_import_command_writes_a_transcriber(sound, capfdbinary):
         transcriber.transcribe(sound, seed=3, temperatures=[0.9], log_probability_threshold=None)
     )
     assert warm == again
+    options = {"temperatures": [0.0], "no_speech_threshold": None}
+    samples = soundfile.read(sound, dtype="int16")[0]
+    in_memory = [samples, samples / 32768, bytearray(sound.read_bytes())]
+    with sound.open("rb") as file:
+        heard = transcriber.transcribe(file, **options)  # the file may be closed
+    for other in (heard, *(transcriber.transcribe(each, **options) for each in in_memory)):
+        assert [one.text for one in other] == [one.text for one in segments]
+    with pytest.raises(ValueError, match="one axis"):
+        transcriber.transcribe(samples[None])
+    with pytest.raises(TypeError, match="a call transcribes one"):
+        transcriber.transcribe([samples, samples])
 
     capfdbinary.readouterr()
     assert main([str(artefact), str(sound), "--format", "json", "--quiet"]) == 0

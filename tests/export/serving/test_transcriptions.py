@@ -7,7 +7,7 @@ import json
 import numpy as np
 import openai
 import pytest
-from helpers import exports, local_service
+from helpers import exports, local_service, recordings
 from helpers.service_requests import ask, raw, wait_for
 
 from keras_transformer.export.artefact.transcripts import FORMATS, Segment, Word
@@ -290,6 +290,10 @@ def test_the_service_returns_the_segments_of_transcriber(tmp_path):
             (s.start, s.end, s.text, s.seek) for s in expected
         ]
         assert len(found.words) == sum(len(s.words) for s in expected)
+        whole, noise = recordings.written("flac", [(0, recordings.chirp(0.9))]), np.zeros(320)
+        assert 0 < ask_for(whole[: len(whole) // 2]).duration < 0.9  # damaged
+        many = recordings.written("webm", [(0, np.zeros((9, 24_000), "float32"))])
+        assert ask_for(many).duration == pytest.approx(0.5, abs=0.05)
         long = io.BytesIO()
         soundfile.write(long, np.zeros(17_000), 16_000, format="WAV")
         for data, reason in (
@@ -297,6 +301,8 @@ def test_the_service_returns_the_segments_of_transcriber(tmp_path):
             (b"", "is empty"),
             (long.getvalue(), "longer than 1 seconds"),
             (f"#EXTM3U\n#EXTINF:1,\nfile:{path}\n".encode(), "cannot be read as sound"),
+            # A gap of 20 minutes in the time stamps of a small file counts as sound.
+            (recordings.matroska([(0, noise), (1_200_000, noise)]), "longer than 1 seconds"),
         ):
             with pytest.raises(openai.BadRequestError, match=reason):
                 ask_for(data)
