@@ -24,7 +24,7 @@ from keras_transformer.search.ranking import (
     top_k,
 )
 from keras_transformer.search.terms import FollowedTerms, Terms, by_bank
-from keras_transformer.special_ids import END_ID
+from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.types import Tensor
 
 
@@ -60,7 +60,9 @@ class BeamSearch(Search):
     extensions run in the next step. The search returns the W best finished hypotheses.
 
     A sentence finishes independently of the rest of its batch:
-    - with `early_stop` (default) as soon as W hypotheses have finished, as in most toolkits;
+    - with `early_stop` (default) as soon as W hypotheses have finished and none that runs has a
+      better score. Very sure models, such as models of characters, finish W bad hypotheses early.
+      With `Terms` W hypotheses are enough;
     - without it when no running hypothesis can still beat the worst of W finished ones. Because
       log-probabilities are at most 0 and the length divisor grows with length, no continuation
       scores above log P(so far) / ((5 + max_length) / 6)^alpha. Stopping there changes no result.
@@ -162,7 +164,7 @@ class BeamSearch(Search):
         if "beam_width" in loop_inputs.options:
             beyond = tf.greater_equal(np.arange(width, dtype=np.int32), beam_width)
             scores, running = (tf.where(beyond, -np.inf, part) for part in (scores, running))
-        running = tf.where(self._done(scores, running, loop_inputs), -np.inf, running)
+        running = tf.where(self._done(scores, running, count, loop_inputs), -np.inf, running)
 
         # 3. Next history: choose from W finished hypotheses and K extensions.
         zeros = tf.zeros_like(loop_inputs.limit, tf.int64)  # (B, 1)
@@ -250,18 +252,24 @@ class BeamSearch(Search):
         """Returns log-probabilities and ids of each hypothesis's best next tokens, (B, W, C)."""
         return top_candidates(log_probs, self.beam_width + 1, forbidden)
 
-    def _done(self, scores: Tensor, running: Tensor, loop_inputs: LoopInputs) -> Tensor:
+    def _done(
+        self, scores: Tensor, running: Tensor, count: Tensor, loop_inputs: LoopInputs
+    ) -> Tensor:
         """Returns whether the search of each sentence has finished, (B, 1)."""
         last = loop_inputs.options.get("beam_width", self.beam_width) - 1
         worst = tf.gather(scores, [last], axis=1)  # (B, 1)
-        if self.early_stop:
-            return worst > -np.inf
-        # No continuation scores above the sum so far over the greatest length divisor.
         best = running[:, :1]
         if self._terms is not None:  # banks are not in the order of scores
             best = tf.reduce_max(running, axis=1, keepdims=True)
-        best = self._scores(best, loop_inputs.limit, loop_inputs)
-        return worst >= best
+        if not self.early_stop:
+            # No continuation scores above the sum so far over the greatest length divisor.
+            best = self._scores(best, loop_inputs.limit, loop_inputs)
+            return worst >= best
+        is_best = scores[:, :1] >= self._scores(best, count, loop_inputs)
+        if self._terms is not None:  # hypotheses without their terms often have better scores
+            terms = loop_inputs.known[self._terms]
+            is_best |= tf.reduce_any(terms != PAD_ID, axis=[1, 2])[:, tf.newaxis]
+        return tf.logical_and(worst > -np.inf, is_best)
 
     def _scores(self, total: Tensor, count: Tensor, loop_inputs: LoopInputs) -> Tensor:
         """Divides sums of log-probabilities by the length divisor.

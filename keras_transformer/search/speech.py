@@ -259,6 +259,14 @@ class SpeechSearch(BeamSearch):
         last = tf.tile(tokens[:, count : count + 1], [1, self.width])
         return hypotheses._replace(**{**records, "history": history, "ids": last})
 
+    def _done(
+        self, scores: Tensor, running: Tensor, count: Tensor, loop_inputs: LoopInputs
+    ) -> Tensor:
+        """Returns whether W hypotheses have finished, which ends OpenAI's search, (B, 1)."""
+        if not self.early_stop:
+            return super()._done(scores, running, count, loop_inputs)
+        return scores[:, -1:] > -np.inf
+
     def _candidates(
         self,
         position: Tensor,

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import exports
-from helpers.fake_model import END, FakeModel
+from helpers.fake_model import END, ByPosition, FakeModel
 
 import keras_transformer as kt
 from keras_transformer.search import BeamSearch, Cache, GreedySearch, Sampling
@@ -85,7 +85,7 @@ class Reference:
 
     def beam(self, width, alpha, early_stop):
         found, running = [], [((), 0.0)]
-        while running and not (early_stop and len(found) >= width):
+        while running and not (early_stop and self.is_done(found, running, width, alpha)):
             longer = sorted(
                 ((*tokens, token), total + log_prob)
                 for tokens, total in running
@@ -95,6 +95,12 @@ class Reference:
             found += [item for item in longer[:width] if self.finished(item[0])]
             running = [item for item in longer if not self.finished(item[0])][:width]
         return self.ranked(found, alpha)[:width]
+
+    def is_done(self, found, running, width, alpha):
+        """Returns whether `width` have finished and none that runs has a better score."""
+        if len(found) < width:
+            return False
+        return self.ranked(found, alpha)[0][1] >= self.ranked(running, alpha)[0][1]
 
     @staticmethod
     def ranked(found, alpha):
@@ -151,6 +157,17 @@ def test_beam_equals_a_plain_search(width, alpha, early_stop):
         reference = Reference(model, source[row], limits[row])
         check(result, row, reference.beam(width, alpha, early_stop))
         assert len(np.unique(result.ids[row], axis=0)) == width
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_bad_hypotheses_that_finish_early_do_not_end_the_search(width, alpha):
+    """The model is sure of nine tokens, and each step ends a hypothesis of probability e^-8."""
+    logits = np.full([11, 17], -20.0, "float32")
+    logits[:, END], logits[np.arange(9), 5 + np.arange(9)], logits[9, END] = 2.0, 10.0, 20.0
+    found = BeamSearch(width, alpha)(ByPosition(logits), [[5]], max_length=11)
+    assert found.ids.numpy()[0, 0].tolist() == [*range(5, 14), END]
+    assert -0.1 < found.scores.numpy()[0, 0] < 0
 
 
 def test_without_early_stop_hypotheses_that_win_late_are_found():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import exports
-from helpers.fake_model import END, FakeModel
+from helpers.fake_model import END, ByPosition, FakeModel
 
 import keras_transformer as kt
 from keras_transformer.padding import pad_rows
@@ -125,26 +125,19 @@ def test_without_terms_the_search_equals_a_free_one(early_stop):
     assert all(is_part([9, 9], found.ids.numpy()[7]))
 
 
-class ByPosition(FakeModel):
-    """The same logits after each token of a position."""
-
-    logits = np.full([6, 6], -30.0, "float32")  # pad, unknown, begin, end, term, other word
-    logits[0, 4:] = -1, 0
-    logits[1, 3:] = 0, -1.2, 0
-    logits[2, 3:] = 0, -20, -0.5
-    logits[3, 4] = logits[4, 3] = 0
-
-    def decode_step(self, ids, position, memory, cache):
-        row = tf.gather(self.logits, position)
-        return row + tf.zeros([*tf.unstack(tf.shape(ids)), 1]), cache
+LOGITS = np.full([6, 6], -30.0, "float32")  # pad, unknown, begin, end, term, other word
+LOGITS[0, 4:] = -1, 0
+LOGITS[1, 3:] = 0, -1.2, 0
+LOGITS[2, 3:] = 0, -20, -0.5
+LOGITS[3, 4] = LOGITS[4, 3] = 0
 
 
 def test_without_early_stop_the_bound_is_that_of_the_best_bank():
     """At the third token two texts have finished, and 4 5 5 cannot beat them. 5 5 5 still can."""
     search = BeamSearch(2, 0.0, early_stop=False, constraints=[Terms()])
-    found = search(ByPosition(6), [[5]], 5, terms=[[[4]]])
+    found = search(ByPosition(LOGITS), [[5]], 5, terms=[[[4]]])
     np.testing.assert_array_equal(found.ids[0], [[5, 5, 5, 4, 3], [4, 3, 0, 0, 0]])
-    early = BeamSearch(2, 0.0, constraints=[Terms()])(ByPosition(6), [[5]], 5, terms=[[[4]]])
+    early = BeamSearch(2, 0.0, constraints=[Terms()])(ByPosition(LOGITS), [[5]], 5, terms=[[[4]]])
     np.testing.assert_array_equal(early.ids[0], [[4, 3, 0], [4, 5, 3]])
 
 
