@@ -59,6 +59,8 @@ READ_META = re.compile(
 )
 READ_INPUT = re.compile(r"""\btype\s*=\s*["']?(?:submit|button|reset)\b""", re.I)
 _ATTRIBUTE = re.compile(r"""(?<=\s)([a-zA-Z:-]+)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+# A component of a framework on a line without text, which divides texts.
+_COMPONENT = re.compile(r"^[ \t]*(</?[A-Z]\w*[a-z][^<>]*>)[ \t]*$", re.M)
 _NAMES = re.compile(rf"</?[a-zA-Z][^\s/<>]*|{MARK}")
 # Limits of a unit with markup. A longer or deeper unit ends at each tag.
 MOST_PIECES, MOST_CHARACTERS, DEEPEST = 200, 20_000, 50
@@ -105,6 +107,7 @@ class _Reader(html.parser.HTMLParser):
         return self._lines[line - 1] + column
 
     def _add(self, kind: str, name: str = "", keeps: bool = False) -> None:
+        name = re.split(MARK, name)[0]  # code may touch the name of a tag
         self.tokens.append(Token(kind, name, keeps, self._place()))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -234,6 +237,7 @@ def _pieces(text: str) -> Iterator[Piece]:
         if not (tokens and token.kind == tokens[-1].kind == "text"):
             tokens.append(token)
     ends = [*(token.start for token in tokens), len(text)][1:]
+    components = {match.start(1) for match in _COMPONENT.finditer(text)}
     kept = None
     for token, end in zip(tokens, ends, strict=True):
         kind, name = token.kind, token.name
@@ -251,6 +255,8 @@ def _pieces(text: str) -> Iterator[Piece]:
             kept = _Kept(name, token.start)
         elif kind == "text":
             yield Piece("text", "", raw)
+        elif token.start in components:
+            yield Piece("block", name if kind != "end" else "", raw)
         elif kind == "other" or name in INLINE_EMPTY or (kind == "empty" and name not in BLOCKS):
             yield Piece("opaque", name, raw)
         elif kind in ("start", "end") and name not in BLOCKS:

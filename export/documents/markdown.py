@@ -33,29 +33,46 @@ _BLOCK = re.compile(
 )
 _BREAK = "  \n"
 _COMMENTS = re.compile(r"(?:\s*<!--[\s\S]*?-->)*")
+# A line of a tag, and a tag with attributes of Vue, Angular and the like.
+_TAG_LINE = re.compile(r"[ \t]*</?[a-zA-Z][^<>\n]*>[ \t]*\n")
+_COMPONENT_LINE = re.compile(r"\s*(?:</?[A-Z][^<>]*>\s*)+")
+_ODD_TAG = re.compile(
+    r"<[a-zA-Z][\w.-]*(?:\s+[^\s<>\"'=]+(?:\s*=\s*(?:\"[^\"]*\"|'[^']*'|[^\s<>\"'=`]+))?)+\s*/?>"
+)
 _HTML_BREAK = re.compile(r"<br\b", re.IGNORECASE)
 # Marks at the start of a link, and around an emphasis. No text of Markdown has U+0000.
 _LINK = "\0["
 _EMPHASIS, _END = "\0(", "\0)"
-_FRONT_MATTER = re.compile(
-    r"(---|\+\+\+)[ \t]*\r?\n(?=\S).*?^(?:\1|\.{3})[ \t]*(?:\r?\n|\Z)", re.S | re.M
-)
-# A mark before the text of a block: a task, a callout with a title, an abbreviation.
+# A mark before the text of a block: a task, a callout with a title, an abbreviation, a field.
 _LABEL = re.compile(
-    r"(?:\[(?:[ xX]|[^\w\s\[\]])\]|\[![\w|-]{1,99}\][+-]?|\*\[[^\[\]]{1,99}\]:)[ \t]+"
+    r"(?:\[(?:[ xX]|[^\w\s\[\]])\]|\[![\w|-]{1,99}\][+-]?|\*\[[^\[\]]{1,99}\]:|[\w-]{1,99}::"
+    r"|\||[?!x]>)[ \t]+"
 )
-# A line of marks alone: templates, alerts, tables of contents, includes, imports, attributes and
-# options of a directive.
+# A tab of a page, whose content is indented as the content of an admonition.
+_TAB = re.compile(r"^([ \t]*)===(?=[!+]? +\")", re.M)
+# A block of scripts, up to a blank line.
+_SCRIPT = re.compile(
+    r"import\s(?:[^\n]*?\bfrom\s*)?['\"]|import\s+\{[^}]*$"
+    r"|export\s+(?:default|const|let|var|async|function|class|\{|\*)"
+)
+# An option of a directive.
+_OPTION = re.compile(r"\s*:[\w-]+:(?:\s.*)?")
+# A line of marks alone: templates, alerts, tables of contents, includes, attributes, components and
+# their slots, targets, comments and fields.
 _MARK_LINE = re.compile(
     rf"\s*(?:(?:{MARK}\s*)+|\[![\w|-]{{1,99}}\][+-]?|\[{{1,2}}_?TOC_?\]{{1,2}}|--8<--.*"
-    r"|(?:import|export)\s[^.]*?(?:\bfrom\b|[{=]).*|\{[:#.%][^{}]*\}|:[\w-]+:(?:\s.*)?|<<<.*|@\w+\b.*)\s*"
+    r"|\{\s*[:#.%][^{}]*\}|<<<.*|@(?:import|include)\b.*|:{2,}[\w-]*(?:\{[^{}]*\})?|#[\w-]+"
+    r"|\([\w-]+\)=|%\s.*|\+\+\+.*)\s*"
 )
 # The title of a container, such as `:::tip Read this`; directives with other arguments have none.
 _TITLE = re.compile(
     r"\s*\{?(?:note|tip|info|warning|danger|caution|important|hint|attention|error|success|seealso"
-    r"|details|admonition|question|example|abstract|quote)\}?(?:\s*\{[^{}]*\})?\s*\[?(?=\S)(.*?)\]?\s*",
+    r"|details|admonition|question|example|abstract|quote|card"
+    r"|grid-item-card|dropdown|tab-item)\}?(?:\s*\{[^{}]*\})?\s*\[?(?=[^\s{])(.*?)\]?\s*",
     re.I,
 )
+# The marks of a note and of a text with attributes.
+_PAIR = re.compile(r"(\^?\[|\](?:\{[^{}\n]{1,200}\})?)")
 _TAGS = {"**": "strong", "__": "strong", "~~": "s", "*": "em", "_": "em"}
 _EMPHASIS_TAGS = tuple(f"<{name}>" for name in _TAGS.values())
 _EMPTY = re.compile(r"\0\((\*\*?|__?)\1\0\)")
@@ -67,20 +84,21 @@ def markdown_parts(text: str) -> list[str | Unit]:
     Raises:
         ImportError: markdown-it-py or mdit-py-plugins is not installed.
     """
-    if front := _FRONT_MATTER.match(text):
-        return [front[0], *markdown_parts(text[front.end() :])]
     text = text.replace("\0", "\ufffd")  # as the parser does
     starts = [0, *(end.end() for end in re.finditer(r"\r\n?|\n", text)), len(text)]
     parts: list[str | Unit] = []
     here, references = 0, {}
-    tokens = _parser().parse(text, references)
-    for block, token in zip([None, *tokens], tokens, strict=False):
+    tokens = _parser().parse(_TAB.sub(r"\1!!!", text), references)
+    for outer, block, token in zip([None, None, *tokens], [None, *tokens], tokens, strict=False):
         if token.map:
             first, last = token.map
             lines = max(here, starts[first]), starts[max(last, first + 1)]
         if token.type == "html_block" and text[slice(*lines)] == token.content:
             comment = _COMMENTS.match(token.content).end()
             found = html_parts(token.content[comment:])
+            tag = _TAG_LINE.match(token.content, comment)
+            if tag and not _keeps(tag[0]):  # alone, or it would begin no block
+                found = [*html_parts(tag[0]), *html_parts(token.content[tag.end() :])]
             if comment or isinstance(found[0], str):  # else another line might begin the block
                 parts += [text[here : lines[0] + comment], *found]
                 here = lines[1]
@@ -90,7 +108,8 @@ def markdown_parts(text: str) -> list[str | Unit]:
                 parts += [text[here:stop], part]
                 here = stop + len(part.raw)
         elif token.type == "inline" and token.content.strip():
-            for span, unit in _contents(text, block, token, lines, references):
+            is_directive = outer is not None and outer.type == "container_any_open"
+            for span, unit in _contents(text, block, token, lines, references, is_directive):
                 parts += [text[here : span[0]], unit if unit.has_work else text[slice(*span)]]
                 here = span[1]
     return [*parts, text[here:]]
@@ -109,15 +128,32 @@ def _title(text: str, info: str, lines: tuple[int, int]) -> Iterator[tuple[Unit,
 
 
 def _contents(
-    text: str, block: Any, token: Any, lines: tuple[int, int], references: dict[str, Any]
+    text: str,
+    block: Any,
+    token: Any,
+    lines: tuple[int, int],
+    references: dict[str, Any],
+    is_directive: bool = False,
 ) -> Iterator[tuple[tuple[int, int], "_Content"]]:
     """Yields the place of each content of an inline token, and its unit."""
     here, stop = lines
-    groups = itertools.groupby(
-        token.content.split("\n"), lambda line: bool(_MARK_LINE.fullmatch(line))
-    )
-    for is_mark, group in groups:
-        content = "\n".join(group)
+    if _SCRIPT.match(token.content):
+        return
+    group, is_whole = (0, False), False
+
+    def group_of(line: str) -> tuple[int, bool]:
+        """Numbers the groups of lines that become one line."""
+        nonlocal group, is_directive, is_whole
+        is_directive = is_directive and bool(_OPTION.fullmatch(line))
+        is_mark = is_directive or bool(_MARK_LINE.fullmatch(line))
+        is_component = bool(_COMPONENT_LINE.fullmatch(line))
+        starts = is_component or bool(_LABEL.match(line))
+        group = group[0] + (starts or is_whole), is_mark
+        is_whole = is_component or line.startswith("[!")
+        return group
+
+    for (_, is_mark), group_lines in itertools.groupby(token.content.split("\n"), group_of):
+        content = "\n".join(group_lines)
         if label := _LABEL.match(content):
             content = content[label.end() :]
         if block.type == "admonition_title_open" and f'"{content}"' not in text[here:stop]:
@@ -129,7 +165,7 @@ def _contents(
         here = span[1]
         if not is_mark and content.strip():
             unit.raw = text[slice(*span)]
-            fill(unit, [*_pieces(_inline(content, references), references)])
+            fill(unit, _paired([*_pieces(_inline(content, references), references)]))
             unit.close()
             yield span, unit
 
@@ -144,7 +180,13 @@ class _Content(Unit):
         has_label: bool, whether a mark of a task or the like stands before the content.
     """
 
-    CODE = placeholders(r"\[\^[^\[\]\s]{1,99}\]|\[@[^\[\]\n]{1,200}\]|\{[:#.][^{}\n]{1,200}\}")
+    CODE = placeholders(
+        r"\[\^[^\[\]\s]{1,99}\]|\[-?@[^\[\]\n]{1,200}\]|\(@[\w-]*\)"
+        r"|(?<!\S)-?@\w[\w:.-]*\w \[[^\[\]\n]{1,99}\]|(?<!\S)-@\w+"
+        r"|:{1,2}[\w-]{1,99}\{[^{}\n]{1,200}\}|\{\s*[:#.][^{}\n]{1,200}\}"
+        r"|\{:?\s*[\w-]+=[^{}\n]{1,200}\}|\{(?:--|\+\+|==|>>)|(?:--|\+\+|==|<<)\}|\+\+[\w+-]+\+\+"
+        r"|(?<!\S):[\w-]+=\S+|(?<!\S)\^[A-Za-z0-9-]+(?=\s*$)|\|\d+(?:x\d+)?(?:, ?\d+%)?$"
+    )
 
     def __init__(self, block: Any, raw: str, references: dict[str, Any], has_label: bool = False):
         super().__init__(_escape, raw)
@@ -195,6 +237,12 @@ class _Content(Unit):
         before, after = (_inline(text, self._references) for text in (self._content, rendered))
         is_same = _signature(before) == _signature(after)
         return is_same and _emphases(after) <= _emphases(before)  # one without words is dropped
+
+
+def _keeps(content: str) -> bool:
+    """Returns whether a tag begins an element that is not translated."""
+    tag = html_tag(content.strip())
+    return tag.kind == "start" and (tag.name in KEPT or tag.keeps)
 
 
 def _inline(content: str, references: dict[str, Any]) -> list[Any]:
@@ -259,7 +307,7 @@ def _pieces(tokens: Sequence[Any], references: dict[str, Any]) -> Iterator[Piece
             yield Piece("text", "", " ")
         elif kind == "html_inline":
             tag = html_tag(token.content)
-            if tag.kind == "start" and (tag.name in KEPT or tag.keeps):
+            if _keeps(token.content):
                 end = _end_of_element(tokens, place, tag.name)
                 yield Piece("opaque", "", _source(tokens[place:end], references))
             else:
@@ -285,6 +333,31 @@ def _pieces(tokens: Sequence[Any], references: dict[str, Any]) -> Iterator[Piece
         place = end
 
 
+def _paired(pieces: Sequence[Piece]) -> list[Piece]:
+    """Returns pieces with elements for marks that enclose a text, and that the parser leaves."""
+    found: list[Piece] = []
+    opened: list[tuple[int, str]] = []
+    for piece in pieces:
+        for number, part in enumerate(_PAIR.split(piece.raw) if piece.kind == "text" else ()):
+            if part:
+                found.append(Piece("text", "", part))
+            if number % 2 and part[-1:] == "[":
+                opened.append((len(found) - 1, part))
+            elif number % 2 and opened:
+                place, start = opened.pop()
+                if start == "^[" or part != "]":
+                    found[place] = Piece("start", "md-span", start)
+                    found[-1] = Piece("end", "md-span", part)
+        if piece.kind != "text":
+            found.append(piece)
+    merged: list[Piece] = []  # a text is one piece, so that code in it is found
+    for piece in found:
+        if merged and piece.kind == merged[-1].kind == "text":
+            piece = piece._replace(raw=merged.pop().raw + piece.raw)
+        merged.append(piece)
+    return merged
+
+
 def _opaque(token: Any, references: dict[str, Any]) -> Piece:
     """Returns a token without content in its sentence. The text of an image is a unit."""
     markup = token.markup
@@ -293,6 +366,7 @@ def _opaque(token: Any, references: dict[str, Any]) -> Piece:
         target = f"]({_target(token.attrs, 'src')})"
         raw = f"![{token.content}{target}"
         unit = Unit(_escape, token.content)
+        unit.CODE = _Content.CODE
         fill(unit, [*_pieces(token.children, references)])
         unit.close()
         if unit.has_work and not unit.root.children:
@@ -344,6 +418,15 @@ def _escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", text)
 
 
+def _odd_tag(state: Any, silent: bool) -> bool:
+    """Reads a tag with attributes that no HTML has, such as `@click`."""
+    match = _ODD_TAG.match(state.src, state.pos)
+    if match and not silent:
+        state.push("html_inline", "", 0).content = match[0]
+    state.pos = match.end() if match else state.pos
+    return match is not None
+
+
 @functools.cache
 def _parser() -> Any:
     try:
@@ -366,5 +449,6 @@ def _parser() -> Any:
         allow_blank_lines=False,
         double_inline=True,
     )
+    parser.inline.ruler.before("html_inline", "odd_tag", _odd_tag)
     parser.use(deflist_plugin).use(admon_plugin)
     return parser.use(container_plugin, "any", validate=lambda *_: True)

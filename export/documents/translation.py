@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from keras_transformer.export.documents.guard import Guard, unmarked
+from keras_transformer.export.documents.guard import FRONT_MATTER, Guard, unmarked
 from keras_transformer.export.documents.parsers import PARSERS
 from keras_transformer.export.documents.sentences import split_sentences
 from keras_transformer.export.documents.units import (
@@ -319,7 +319,9 @@ class Document:
         source_prefix: str = "",
         **options: Any,
     ) -> None:
-        self._guard = Guard(text)
+        front = FRONT_MATTER.match(text) if kind in ("html", "markdown") else None
+        self._settings = front[0] if front else ""
+        self._guard = Guard(text[len(self._settings) :])
         if kind == "html" and target_language:
             options["languages"] = language, target_language
         self._parts = PARSERS[kind](self._guard.text, **options)
@@ -345,7 +347,7 @@ class Document:
                 self.kept.append(self._guard.restore(found))
             rendered[id(unit)] = found
         parts = [part if isinstance(part, str) else rendered[id(part)] for part in self._parts]
-        return self._guard.restore("".join(parts))
+        return self._settings + self._guard.restore("".join(parts))
 
 
 class _UnitSentences:

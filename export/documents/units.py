@@ -97,8 +97,8 @@ class Unit:
         self._escape = escape
         self._known = {code for piece in pieces(raw, self.CODE) for code in _codes(piece)}
         self._open = [Element()]
-        # Conversions whose order counts: of printf, and in braces.
-        self._ordered: tuple[list[Element], list[Element]] = ([], [])
+        # Code whose order counts: conversions of printf, braces, and the code of blocks.
+        self._ordered: tuple[list[Element], ...] = ([], [], [])
         # Elements without content at the end of the text, with no white space between them.
         self._run: list[Element] = []
 
@@ -111,7 +111,9 @@ class Unit:
                 self.add_opaque(*self._choice(piece.branches))
             else:
                 self.add_opaque(self._code(piece.text))
-                if piece.text != "%%" and UNNUMBERED.fullmatch(piece.text):
+                if piece.is_ordered:
+                    self._ordered[2].append(self._run[-1])
+                elif piece.text != "%%" and UNNUMBERED.fullmatch(piece.text):
                     self._ordered[piece.text[0] == "{"].append(self._run[-1])
 
     def add_opaque(self, *markup: "str | Unit") -> None:
@@ -178,7 +180,7 @@ class Unit:
         return self._open[0]
 
     def render(self, translated: Translated, inner: "Mapping[int, str]") -> str | None:
-        """Returns the translation with its markup; `None` if conversions would change their order.
+        """Returns the translation with its markup; `None` if code would change its order.
 
         Args:
             translated: translation of `text`.
@@ -186,6 +188,10 @@ class Unit:
         """
         target = _Target(self.text, translated, self.root)
         target.place(self.root.children, 0, len(target.words))
+        for element in self._ordered[2]:  # a block around all of the text stays around it
+            if element.start in (0, len(self.text)):
+                place = len(translated.text) if element.start else 0
+                target.spans[id(element)] = place, place
         for elements in self._ordered:
             places = [target.spans[id(element)] for element in elements]
             if places != sorted(places):
@@ -209,11 +215,15 @@ class Unit:
             first = min(max(first, here), stop)
             last = min(max(last, first), stop)
             parts.append(self._escape(text[here:first]))
-            if child.space_before and text[:first] and not text[first - 1].isspace():
+            written = next((part for part in reversed(parts) if part), "")
+            has_space = not first or text[first - 1].isspace() or written == " "
+            if child.space_before and not has_space:
                 parts.append(" ")
             parts += [one if isinstance(one, str) else inner[id(one)] for one in child.opening]
             parts += [self._render(child, text, (first, last), spans, inner), child.closing]
-            if child.space_after and text[first:] and not text[first].isspace():
+            is_end = first >= len(text)
+            follows = child is not order[-1] if is_end else not text[first].isspace()
+            if child.space_after and follows:
                 parts.append(" ")
             here = last
         return "".join([*parts, self._escape(text[here:stop])])
@@ -315,15 +325,20 @@ class _Target:
                 self.place(child.children, first, first)
 
     def _place_in_copy(self, child: Element, first: int, last: int) -> bool:
-        """Places a child that encloses a part of a copied word. Returns whether it is one."""
+        """Places a child in a word that ends or begins as its source. Returns whether it does."""
         source = bisect.bisect_right(self._starts, child.start) - 1
         word = self._first.get(source, last)
         if not (first <= word < last and self._aligned[word] == [source]):
             return False
         start, stop = self._source_words[source]
-        shift = self.words[word][0] - start
-        is_copy = self._text[slice(*self.words[word])] == self._source[start:stop]
-        if not (is_copy and child.start < child.stop <= stop):
+        begin, end = self.words[word]
+        if self._text.endswith(self._source[child.start : stop], begin, end):
+            shift = end - stop
+        elif self._text.startswith(self._source[start : child.stop], begin, end):
+            shift = begin - start
+        else:
+            return False
+        if not child.start < child.stop <= stop:
             return False
         self.spans[id(child)] = child.start + shift, child.stop + shift
         self.place(child.children, word, word + 1)
@@ -390,13 +405,19 @@ class _Target:
         """Returns the characters of the words `begin` to `end` that a child encloses."""
         start, stop = self.words[begin][0], self.words[end - 1][1]
         for source in self._aligned[begin]:
-            prefix = self._source[self._source_words[source][0] : child.start]
+            first, last = self._source_words[source]
+            prefix, rest = self._source[first : child.start], self._source[child.start : last]
             if prefix and self._text.startswith(prefix, start):
                 start += len(prefix)
+            elif prefix and rest and self._text.endswith(rest, start, self.words[begin][1]):
+                start = self.words[begin][1] - len(rest)
         for source in self._aligned[end - 1]:
-            suffix = self._source[child.stop : self._source_words[source][1]]
+            first, last = self._source_words[source]
+            suffix, rest = self._source[child.stop : last], self._source[first : child.stop]
             if suffix and self._text.endswith(suffix, start, stop):
                 stop -= len(suffix)
+            elif suffix and rest and self._text.startswith(rest, self.words[end - 1][0], stop):
+                stop = self.words[end - 1][0] + len(rest)
         return start, max(start, stop)
 
     def _position(self, child: Element, first: int, last: int) -> int:
@@ -528,12 +549,18 @@ def _cut(text: str, word: Span, spans: Sequence[Span]) -> list[Span]:
     return parts if can and all(begin < end for begin, end in parts) else [word]
 
 
+class _PlainUnit(Unit):
+    """A line of plain text. References to characters stay, for a message may be shown as HTML."""
+
+    CODE = placeholders(r"&(?:[a-zA-Z]\w{1,30}|#\w{1,7});")
+
+
 def plain_parts(text: str) -> list[str | Unit]:
     """Returns the lines of a text as units; white space around and between them stays."""
     parts: list[str | Unit] = []
     # Each alternative starts where a run of white space starts, so a long run takes linear time.
     for piece in re.split(r"(^\s+|(?<!\s)[^\S\r\n]*[\r\n]\s*|(?<!\s)[^\S\r\n]+$)", text):
-        unit = Unit(raw=piece)
+        unit = _PlainUnit(raw=piece)
         unit.add_text(piece)
         unit.close()
         parts.append(unit if unit.has_work else piece)

@@ -35,7 +35,7 @@ def translated(tmp_path, model, message, flags="", documents=None):
         ("Press <kbd>Ctrl c</kbd> a b", "b a Press <kbd>Ctrl c</kbd>"),
         ('<span class="notranslate">A b</span> c d', 'd <span class="notranslate">A b</span> c'),
         ("a {{ x < y }} b", "b a {{ x < y }}"),
-        ("&copy; a b", "b a &copy;"),
+        ("&copy; a b", "b &copy; a"),
     ],
 )
 def test_tags_of_messages_stay_well_nested(tmp_path, message, expected):

@@ -137,7 +137,7 @@ def test_blocks_of_formulas_stay_and_prices_are_no_formulas():
     [
         ("> [!NOTE]\n> Useful things.\n", "> [!NOTE]\n> USEFUL THINGS.\n"),
         ("> [!WARNING]\n> Be *careful* here\n> now.\n", "> [!WARNING]\n> BE *CAREFUL* HERE NOW.\n"),
-        ("> [!tip]- A title\n> Some text\n", "> [!tip]- A TITLE SOME TEXT\n"),
+        ("> [!tip]- A title\n> Some text\n", "> [!tip]- A TITLE\n> SOME TEXT\n"),
         ("[TOC]\n\na b\n", "[TOC]\n\nA B\n"),
         ("[[_TOC_]]\n", "[[_TOC_]]\n"),
         ("- [ ] a b\n- [x] c d\n- [-] e f\n", "- [ ] A B\n- [x] C D\n- [-] E F\n"),
