@@ -33,6 +33,7 @@ UPLOADS = "aac,aiff,amr,asf,caf,flac,matroska,mov,mp3,mpeg,mpegts,ogg,w64,wav,we
 FROM_0 = ("matroska", "mov", "ogg")
 GUESSED = ("aac", "mp3")  # FFmpeg guesses the duration from the size
 MOST_START = 60.0  # seconds; a later start belongs to a part of a longer recording
+LEAST_RATE = 4000  # samples a second; fewer hold no speech, and a small file would be hours long
 GAP = 0.02  # seconds; shorter gaps are jitter
 BACK = 1.0  # seconds; time stamps that go back further belong to another recording
 MOST_SILENCE = 3600.0  # seconds of a file's gaps together, because time stamps can be wrong
@@ -263,6 +264,11 @@ def _placed(frames: Iterable[Any], start: float, faults: _Faults) -> Iterator[_P
     """
     time, part, left = 0.0, 0, MOST_SILENCE
     for frame, following in itertools.pairwise(itertools.chain(frames, [None])):
+        if frame.sample_rate < LEAST_RATE:
+            raise ValueError(
+                f"the sound has {frame.sample_rate} samples a second, and speech needs at least "
+                f"{LEAST_RATE}. Record it again, or write its rate into the file."
+            )
         seconds = frame.samples / frame.sample_rate
         here = _gap(frame, start + time, 0.0)
         gap = sorted((0.0, here, _gap(following, start + time + seconds, here)))[1]

@@ -39,6 +39,9 @@ class LineReader:
     def __init__(self, artefact: Artefact, begin: Sequence[int] = (), end: Sequence[int] = ()):
         self._encode, self._begin, self._end = artefact.tokenizer.encode, begin, end
         self._most = artefact.manifest["limits"]["source_length"]
+        # Of a line with so many tokens. Normal forms of Unicode may shorten a text.
+        longest = max(map(len, getattr(artefact.tokenizer, "pieces", [])), default=None)
+        self._most_characters = longest and 4 * self._most * longest
 
     def read(self, items: list[str | bytes]) -> tuple[dict[int, Row], dict[int, str]]:
         texts, rows, refused = {}, {}, {}
@@ -48,7 +51,12 @@ class LineReader:
             except ValueError as error:
                 refused[index] = str(error)
             else:
-                if text.strip():
+                if self._has_too_many_characters(text):  # to encode it would take long
+                    refused[index] = (
+                        f"{len(text)} characters, where this artefact takes at most {self._most} "
+                        "tokens; split the line into sentences"
+                    )
+                elif text.strip():
                     texts[index] = text
         encoded = self._encode(list(texts.values()))  # one call: SentencePiece uses threads
         for index, tokens in zip(texts, encoded, strict=True):
@@ -60,6 +68,11 @@ class LineReader:
             elif _has_text(tokens):
                 rows[index] = Row({signature.SOURCE_IDS: ids}, len(ids))
         return rows, refused
+
+    def _has_too_many_characters(self, text: str) -> bool:
+        most = self._most_characters
+        # White space may be any number of characters without a token.
+        return most is not None and len(text) > most and sum(map(len, text.split())) > most
 
 
 class TextReader(ItemReader):

@@ -4,6 +4,7 @@ import asyncio
 import collections
 import contextlib
 import gc
+import itertools
 import json
 import math
 from collections.abc import Coroutine, Iterator
@@ -133,8 +134,10 @@ def read_form(content_type: str, data: bytes) -> tuple[dict[str, list[str]], dic
     fields: dict[str, list[str]] = collections.defaultdict(list)
     files: dict[str, bytes] = {}
 
+    parts = itertools.count(1)
+
     def count() -> None:
-        if len(files) + sum(map(len, fields.values())) >= FORM_FIELDS:
+        if next(parts) > FORM_FIELDS:
             raise Invalid(f"A form may have {FORM_FIELDS} fields.")
 
     def on_field(field: Any) -> None:
@@ -143,7 +146,9 @@ def read_form(content_type: str, data: bytes) -> tuple[dict[str, list[str]], dic
 
     def on_file(file: Any) -> None:
         count()
-        files[file.field_name.decode()] = file.file_object.getvalue()
+        if (name := file.field_name.decode()) in files:
+            raise Invalid(f"The form has several files {shorten(name)}. Send one.")
+        files[name] = file.file_object.getvalue()
 
     options = {"MAX_MEMORY_FILE_SIZE": math.inf}  # no temporary files
     try:

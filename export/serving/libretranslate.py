@@ -15,10 +15,15 @@ from starlette.routing import Route
 
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.documents.translation import Document, aligned_text
-from keras_transformer.export.serving.bodies import read_json, request_seconds
-from keras_transformer.export.serving.limits import FORM_FIELDS, on_thread_if_large
+from keras_transformer.export.serving.bodies import (
+    MULTIPART,
+    read_form,
+    read_json,
+    request_seconds,
+)
+from keras_transformer.export.serving.limits import FORM_FIELDS, TAGS, on_thread_if_large
 from keras_transformer.export.serving.models import Model, Models
-from keras_transformer.export.serving.refusals import Invalid, WrongType
+from keras_transformer.export.serving.refusals import Invalid, TooLarge, WrongType
 from keras_transformer.export.serving.request_log import Record
 
 # Languages, each perhaps with its script or region, as zh-Hans or pt-BR.
@@ -101,6 +106,8 @@ def _parse(models: Models, content_type: str, body: bytes) -> _Parsed:
     digits = count if isinstance(count, str) else shorten(count)
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 3:
         raise Invalid("alternatives must be an integer from 0 to 999.")
+    if kind == "html" and sum(text.count("<") for text in texts) > TAGS:
+        raise TooLarge(f"A request may have {TAGS} tags.")
     texts = [text.removeprefix("\ufeff") for text in texts]  # a byte order mark
     models.admission.check_lines(
         len(texts) + sum(max(text.count("\n"), text.count("\r")) for text in texts)
@@ -118,12 +125,18 @@ def _parse(models: Models, content_type: str, body: bytes) -> _Parsed:
 
 
 def _fields(content_type: str, body: bytes) -> dict[str, Any]:
-    """Reads JSON or a form. A repeated field becomes a list."""
+    """Reads JSON or a form, also one as a page sends it. A repeated field becomes a list."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == _JSON:
         return read_json(body)
+    if kind == MULTIPART:
+        texts, files = read_form(content_type, body)
+        if files:
+            raise Invalid("The form has a file. Send the text in the field q.")
+        return {name: values if len(values) > 1 else values[0] for name, values in texts.items()}
     if kind != _FORM:
-        raise WrongType(f"The content is {_JSON} or {_FORM}, not {shorten(kind)}.")
+        kinds = f"{_JSON}, {_FORM} or {MULTIPART}"
+        raise WrongType(f"The content is {kinds}, not {shorten(kind)}.")
     try:
         pairs = urllib.parse.parse_qsl(
             body.decode("ascii"),

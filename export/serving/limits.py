@@ -13,8 +13,12 @@ TAKEN = 64 * 2**10  # bytes of a response that a client must take in `write_seco
 WINDOW = 512  # lines of a stream that are computed before more is read
 ROOM_SECONDS = 0.1  # between two attempts of a stream that waits for room in the queue
 NEW_TOKENS = 8192  # of a text, by the options of a request
-PADDED_CHARACTERS = 2**22  # of the words of a request, each as long as the longest
+# Of the terms of a line: a search keeps a state for each token of each term, in each hypothesis,
+# and compares all terms with each other.
+TERMS = 100
+PADDED_CHARACTERS = 2**13  # each term as long as the longest
 GRPC_FIELDS = 100  # fields of a gRPC request beside its lines
+TAGS = 50_000  # of the texts of a request in HTML
 FORM_FIELDS = 1000  # fields of a form, files included
 # Largest values of `Limits`. gRPC takes numbers of 32 bits.
 MAX_LIMIT, MAX_BUFFERED = 2**31 - 1, 2**63 - 1

@@ -9,7 +9,11 @@ from keras_transformer.export.artefact.messages import nearest, shorten
 from keras_transformer.export.artefact.signature import MOST_SEED, SEED
 from keras_transformer.export.runtime.options import terms_of_lines
 from keras_transformer.export.serving.engine import Description
-from keras_transformer.export.serving.limits import NEW_TOKENS, PADDED_CHARACTERS
+from keras_transformer.export.serving.limits import (
+    NEW_TOKENS,
+    PADDED_CHARACTERS,
+    TERMS,
+)
 from keras_transformer.export.serving.line_queue import ByLine, Lines
 from keras_transformer.export.serving.refusals import Invalid
 from keras_transformer.text.glossary import Glossary
@@ -92,12 +96,7 @@ def _value(name: str, value: Any, dtype: str, rank: int) -> Any:
         texts = value if isinstance(value, list) else [value]
         if (rank == 2 and len(texts) != 1) or not all(isinstance(text, str) for text in texts):
             raise Invalid(f"{name} is {'a text' if rank == 2 else 'a list of texts'}.")
-        longest = max(map(len, texts), default=0)
-        if len(texts) * longest > PADDED_CHARACTERS:
-            raise Invalid(
-                f"{name} has {len(texts)} texts, one of them with {longest} characters. Their "
-                f"product is {PADDED_CHARACTERS} at most."
-            )
+        _check_texts(name, texts)
         return texts[0] if rank == 2 else texts
     kind = int if dtype.startswith("int") else float
     try:
@@ -126,4 +125,19 @@ def with_terms(items: Lines, options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options with terms of each line, in place of a glossary."""
     options = dict(options)
     found = terms_of_lines(items, options.pop(GLOSSARY), options.get("terms"))
-    return options | {"terms": ByLine(found)}
+    terms = [*found]
+    for one in terms:
+        _check_texts("terms", one)
+    return options | {"terms": ByLine(terms)}
+
+
+def _check_texts(name: str, texts: Sequence[str]) -> None:
+    """Raises `Invalid` for texts of a line that would cost too much."""
+    if len(texts) > TERMS:
+        raise Invalid(f"{name} has {len(texts)} texts for a line, and {TERMS} at most.")
+    longest = max(map(len, texts), default=0)
+    if len(texts) * longest > PADDED_CHARACTERS:
+        raise Invalid(
+            f"{name} has {len(texts)} texts, one of them with {longest} characters. Their "
+            f"product is {PADDED_CHARACTERS} at most."
+        )

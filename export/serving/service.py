@@ -124,13 +124,15 @@ def serve(
         MissingExtra: the extra `service` is not installed, or `ray` where that is needed.
         ArtefactError: a folder is not an artefact.
         ValueError: an argument is wrong.
-        OSError, RuntimeError: a port is taken, or a replica does not start.
+        OSError, RuntimeError: a port is taken, a replica does not start, or an event loop runs
+            already, as in a notebook.
 
     Example:
 
     >>> serve({"en-de": ServedArtefact("out/onnx")})  # doctest: +SKIP
     True
     """
+    _check_no_loop()
     if not drain_seconds >= 0:
         raise ValueError(f"`drain_seconds` must be 0 or more, got {drain_seconds}.")
     allowed_hosts = [_host_name(name) for name in allowed_hosts]
@@ -152,6 +154,17 @@ def serve(
                 allowed_hosts=allowed_hosts,
             )
             return asyncio.run(serving)
+
+
+def _check_no_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        "The service runs an event loop, and one runs here already, as in a notebook. Start it in "
+        "a separate process: python -m keras_transformer.export.serving NAME=FOLDER"
+    )
 
 
 def _host_name(text: str) -> str:

@@ -121,7 +121,9 @@ def test_requests_with_values_by_line_share_batches(door, translator):
         ({"term": ["x"]}, "en-de does not take term. Did you mean terms?"),
         ({"glosary": {}}, "en-de does not take glosary. Did you mean glossary?"),
         ({"max_length": 10**9}, "max_length is 8192 at most, not 1000000000"),
-        ({"terms": ["a"] * 5000 + ["a" * 5000]}, "Their product is 4194304 at most"),
+        ({"terms": ["a"] * 50 + ["a" * 500]}, "Their product is 8192 at most"),
+        ({"terms": ["a"] * 101}, "terms has 101 texts for a line, and 100 at most"),
+        ({"terms": [f"a {n}" for n in range(10_000)]}, "terms has 10000 texts for a line"),
     ],
 )
 def test_errors_name_the_invalid_option(door, parameters, message):

@@ -1,0 +1,154 @@
+"""Requests that would cost far more than they may: memory, other clients, and statuses."""
+
+import asyncio
+import concurrent.futures
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from helpers import exports
+
+import keras_transformer as kt
+from keras_transformer.export.serving import ServedArtefact, serve
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+SEARCH = kt.BeamSearch(5, 0.6, constraints=[kt.Terms()])
+JSON = {"Content-Type": "application/json"}
+
+
+class Service:
+    """A service of a translator with terms, in a separate process."""
+
+    def __init__(self, folder, aside):
+        command = [sys.executable, "-m", "keras_transformer.export.serving"]
+        command += [f"en-de={folder},threads=1", "--port", "0", "--grpc-port", "0"]
+        errors = aside / "errors"
+        with open(errors, "w") as file:
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file)
+        end = time.monotonic() + 120
+        while not (found := re.search(r"http 127\.0\.0\.1:(\d+)", errors.read_text())):
+            assert self.process.poll() is None and time.monotonic() < end, errors.read_text()
+            time.sleep(0.05)
+        self.address = f"http://127.0.0.1:{found[1]}"
+
+    def send(self, path, body, headers=JSON):
+        """Returns the status and the body of an answer."""
+        request = urllib.request.Request(self.address + path, body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    def infer(self, lines, **parameters):
+        entry = {"name": "text", "datatype": "BYTES", "shape": [len(lines)], "data": lines}
+        fields = {"inputs": [entry], "parameters": parameters}
+        return self.send("/v2/models/en-de/infer", json.dumps(fields).encode())
+
+    def peak(self):
+        """Returns the largest memory so far in MB."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    made = Service(exports.artefact(SEARCH), tmp_path_factory.mktemp("service"))
+    yield made
+    made.process.terminate()
+    made.process.wait(60)
+
+
+def translate(**fields):
+    return json.dumps({"source": "en", "target": "de", **fields}).encode()
+
+
+WORDS = "a man 's hat "
+ATTACKS = {
+    "10,000 terms": ("infer", ["one"], {"terms": [f"eins zwei {n}" for n in range(10_000)]}, 400),
+    "100 long terms": ("infer", ["one"], {"terms": ["eins " * 100] * 100}, 400),
+    "a glossary of 10,000 entries for one line": (
+        "infer",
+        [" ".join(f"w{n}" for n in range(10_000))],
+        {"glossary": {f"w{n}": f"x{n}" for n in range(10_000)}},
+        400,
+    ),
+    "a line of 7 MB": ("infer", [WORDS * 500_000], {}, 200),
+    "quotation marks": ("/translate", translate(q="\u00aba. " * 100_000), 413),
+    "tags": ("/translate", translate(q="<span>a " * 100_000, format="html"), 413),
+    "a text of 100 KB": ("/translate", translate(q=WORDS * 8_000), 400),
+    "conversions": ("/translate", translate(q="%s " * 300_000), 200),
+    "brackets": ("/translate", b'{"q": ' + b"[" * 1_000_000, 400),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if "terms" in name else [pytest.mark.full]) for name in ATTACKS],
+)
+def test_an_attack_costs_others_little(service, name):
+    kind, *rest, wanted = ATTACKS[name]
+    attack = service.infer if kind == "infer" else service.send
+    arguments = (rest[0],) if kind == "infer" else (kind, *rest)
+    options = rest[1] if kind == "infer" else {}
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        attackers = [threads.submit(attack, *arguments, **options) for _ in range(8)]
+        longest = 0.0
+        while not all(one.done() for one in attackers):
+            start = time.monotonic()
+            assert service.send("/lines/en-de", b"a dog\n")[0] == 200
+            longest = max(longest, time.monotonic() - start)
+            time.sleep(0.05)
+        found = [one.result() for one in attackers]
+    assert {status for status, _ in found} == {wanted}, found[0]
+    assert longest < 8 and service.peak() < 1000, (longest, service.peak())
+    assert service.process.poll() is None
+
+
+def test_a_long_line_is_refused_by_its_characters(service):
+    status, body = service.infer([WORDS * 500_000, "a dog"])
+    first, second = json.loads(body)["outputs"][0]["data"][:2]
+    assert status == 200 and second
+    assert not first and b"characters, where this artefact takes at most" in body
+    status, body = service.infer([f"a{' ' * 1_000_000}dog"])
+    assert status == 200 and b"characters, where" not in body
+
+
+def form(*parts):
+    rows = "".join(f"--x\r\nContent-Disposition: form-data; {p}\r\n\r\n{v}\r\n" for p, v in parts)
+    return f"{rows}--x--\r\n".encode(), {"Content-Type": "multipart/form-data; boundary=x"}
+
+
+FIELDS = [('name="source"', "en"), ('name="target"', "de")]
+
+
+@pytest.mark.parametrize(
+    "more, status, message",
+    [
+        ([('name="q"', "a dog")], 200, "translatedText"),
+        ([('name="q"', "a dog"), ('name="q"', "a man")], 200, "["),
+        ([('name="q"', "a dog"), ('name="api_key"', "")], 200, "translatedText"),
+        ([('name="q"; filename="a.txt"', "a dog")], 400, "has a file"),
+        ([('name="q"; filename="a"', "a")] * 2, 400, "several files"),
+        ([('name="q"', "a")] * 1001, 400, "may have 1000 fields"),
+        ([('name="q"', "a dog"), ('name="max_lenght"', "3")], 400, "Did you mean max_length?"),
+    ],
+)
+def test_a_form_of_a_page_is_answered(service, more, status, message):
+    found, body = service.send("/translate", *form(*FIELDS, *more))
+    assert found == status and message in body.decode()
+
+
+def test_a_service_does_not_start_inside_an_event_loop():
+    async def cell():
+        return serve({"en-de": ServedArtefact("nowhere")}, port=0)
+
+    with pytest.raises(RuntimeError, match="as in a notebook. Start it in a separate process"):
+        asyncio.run(cell())
