@@ -351,10 +351,9 @@ def _paired(pieces: Sequence[Piece]) -> list[Piece]:
         if piece.kind != "text":
             found.append(piece)
     merged: list[Piece] = []  # a text is one piece, so that code in it is found
-    for piece in found:
-        if merged and piece.kind == merged[-1].kind == "text":
-            piece = piece._replace(raw=merged.pop().raw + piece.raw)
-        merged.append(piece)
+    for is_text, group in itertools.groupby(found, lambda piece: piece.kind == "text"):
+        rows = [*group]
+        merged += [Piece("text", "", "".join(row.raw for row in rows))] if is_text else rows
     return merged
 
 
