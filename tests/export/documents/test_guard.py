@@ -226,7 +226,7 @@ def test_long_runs_of_quotation_marks_are_divided_in_linear_time():
         "import the data from the server",
         "export all of it = done",
         "?> _Words_ of an alert",
-        '=== "Unix"\n\n    Open a terminal',
+        '=== "UNIX"\n\n    Open a terminal',
         "status:: two words\nother:: three words",
         "A note.^[It is *here* now.] End",
         "See [some words]{.big} here",
