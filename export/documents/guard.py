@@ -27,9 +27,9 @@ _ARGUMENTS = r"\((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\)){0,300}\)"
 # settings of a component, and the characters of marks.
 _CODE = re.compile(
     r"\{%-?\s*(?P<block>comment|highlight|verbatim|codeblock|javascript|stylesheet|schema)\b[^\n]{0,500}?%\}"
-    r"(?:(?!\{%-?\s*end(?P=block))[\s\S]){0,5000}\{%-?\s*end(?P=block)\s*-?%\}"
+    r"(?:[^{]|\{(?!%-?\s*(?:end)?(?P=block))){0,5000}\{%-?\s*end(?P=block)\s*-?%\}"
     r"|\{\{[<%]\s*(?P<code>highlight|mermaid|katex|math)\b[^\n]{0,500}?[>%]\}\}"
-    r"(?:(?!\{\{[<%]\s*/)[\s\S]){0,5000}\{\{[<%]\s*/\s*(?P=code)\s*[>%]\}\}|\\\$"
+    r"(?:[^{]|\{(?!\{[<%]\s*/?\s*(?P=code))){0,5000}\{\{[<%]\s*/\s*(?P=code)\s*[>%]\}\}|\\\$"
     r"|\{\{!?--(?:(?!--\}\})[\s\S]){0,2000}--\}\}|\{!!(?:(?!!!\})[^\n]){0,500}!!\}"
     r"|\{/\*(?:(?!\*/\})[\s\S]){0,2000}\*/\}"
     r"|\{(?:[#:/](?:if|each|await|key|snippet|else|then|catch)|@(?:html|const|render|debug|attach))\b"

@@ -165,7 +165,7 @@ def _contents(
         here = span[1]
         if not is_mark and content.strip():
             unit.raw = text[slice(*span)]
-            fill(unit, _paired([*_pieces(_inline(content, references), references)]))
+            fill(unit, _paired([*_pieces(unit.tokens, references)]))
             unit.close()
             yield span, unit
 
@@ -191,6 +191,7 @@ class _Content(Unit):
     def __init__(self, block: Any, raw: str, references: dict[str, Any], has_label: bool = False):
         super().__init__(_escape, raw)
         self._content, self._references = raw, references
+        self.tokens = _inline(raw, references)
         self._is_first = block.type == "paragraph_open" and not has_label
         self._is_cell = block.type in ("th_open", "td_open")
         self._is_heading = block.markup.startswith("#")
@@ -234,7 +235,7 @@ class _Content(Unit):
             begins = TAG_MARK.match(rendered) and not TAG_MARK.match(self._content)
             if begins or blocks != ["paragraph_open", "inline", "paragraph_close"]:
                 return False
-        before, after = (_inline(text, self._references) for text in (self._content, rendered))
+        before, after = self.tokens, _inline(rendered, self._references)
         is_same = _signature(before) == _signature(after)
         return is_same and _emphases(after) <= _emphases(before)  # one without words is dropped
 
@@ -351,10 +352,9 @@ def _paired(pieces: Sequence[Piece]) -> list[Piece]:
         if piece.kind != "text":
             found.append(piece)
     merged: list[Piece] = []  # a text is one piece, so that code in it is found
-    for piece in found:
-        if merged and piece.kind == merged[-1].kind == "text":
-            piece = piece._replace(raw=merged.pop().raw + piece.raw)
-        merged.append(piece)
+    for is_text, group in itertools.groupby(found, lambda piece: piece.kind == "text"):
+        rows = [*group]
+        merged += [Piece("text", "", "".join(row.raw for row in rows))] if is_text else rows
     return merged
 
 

@@ -299,18 +299,24 @@ class _Target:
         """Gives each child its place in the words `first` to `last` of the translation."""
         filled = [child for child in children if child.stop > child.start]
         owners = [self._owner(filled, word) for word in range(first, last)]
-        counts = collections.Counter(owners)
+        places: dict[int | None, list[int]] = collections.defaultdict(list)
+        for number, owner in enumerate(owners):
+            places[owner].append(number)
         runs: dict[int, Span] = {}
         free = [True] * len(owners)
-        for child in sorted(filled, key=lambda child: -counts[id(child)]):
-            own = counts[id(child)] and [owner == id(child) for owner in owners]
-            best = _best_run(own, free) if own else None
+        for child in sorted(filled, key=lambda child: -len(places[id(child)])):
+            if not places[id(child)]:
+                continue
+            start, stop = places[id(child)][0], places[id(child)][-1] + 1  # a run is between them
+            own = [owner == id(child) for owner in owners[start:stop]]
+            best = _best_run(own, free[start:stop])
             if best is not None:
-                free[best[0] : best[1]] = [False] * (best[1] - best[0])
-                runs[id(child)] = first + best[0], first + best[1]
-            elif own:  # all of its words are inside of other runs
+                begin, end = start + best[0], start + best[1]
+                free[begin:end] = [False] * (end - begin)
+                runs[id(child)] = first + begin, first + end
+            else:  # all of its words are inside of other runs
                 begin, end = _best_run(own, [True] * len(own))
-                self._divide(child, (first + begin, first + end), runs)
+                self._divide(child, (first + start + begin, first + start + end), runs)
         for child in children:
             if id(child) not in runs and not self._place_in_copy(child, first, last):
                 self._borrow(child, filled, (first, last), runs)

@@ -216,3 +216,52 @@ def test_long_runs_of_quotation_marks_are_divided_in_linear_time():
         spans = split_sentences(text)
         assert time.process_time() - start < 5
         assert re.sub(r"\s", "", "".join(text[a:b] for a, b in spans)) == text.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ":warning: This is dangerous",
+        "@ann I agree with you",
+        "import the data from the server",
+        "export all of it = done",
+        "?> _Words_ of an alert",
+        '=== "UNIX"\n\n    Open a terminal',
+        "status:: two words\nother:: three words",
+        "A note.^[It is *here* now.] End",
+        "See [some words]{.big} here",
+        "[![One](a.png)](b)\n[![Two](c.png)](d)",
+        '<Tabs>\n  <Tab label="a">\n\n  Some words\n\n  </Tab>\n</Tabs>',
+        'Press <button @click="go()">the button</button> now',
+    ],
+)
+def test_lines_that_look_like_code_are_translated(text):
+    stays = re.compile(r"@ann|:\w+:|\w+::|\{\.big\}|\w+\.png|\(b\)|\(d\)|</?\w+[^<>]*>|===|\n")
+    found = SHOUT.markdown(text + "\n")
+    assert stays.findall(found) == [*stays.findall(text), "\n"] or "label=" in text or "png" in text
+    left = stays.sub("", found)
+    assert left == left.upper()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Hi {% if a %}my friend{% else %}you all{% endif %} there",
+        "Hi {{#if a}}my friend{{/if}} there",
+        "Hi *|IF:A|*my friend*|END:IF|* there",
+        "Hi [b]my friend[/b] there",
+        "Hi <% if a %>my friend<% end %> there",
+        "Hi {#if a > 1}my friend{/if} there",
+    ],
+)
+def test_blocks_of_templates_keep_their_order(text):
+    code = re.compile(r"\{[%{#/].*?\}+|\*\|.*?\|\*|\[.*?\]|<%.*?%>")
+    for model in (copy, shout, reverse):
+        assert code.findall(DocumentTranslator(model).text(text)) == code.findall(text)
+
+
+def test_code_without_an_end_takes_linear_time():
+    for text in ("{% comment %} a ", "{{< highlight >}} a ", "@if (a ", "{{-- ", "Some {a} text. "):
+        start = time.process_time()
+        DocumentTranslator(copy).text(text * 5_000)
+        assert time.process_time() - start < 5
