@@ -163,7 +163,7 @@ def _best_texts(
         options: options of the search's call.
     """
     if isinstance(lines, str):
-        raise TypeError(f"lines must be a list of strings, got {lines!r:.100}. Pass [line].")
+        raise TypeError(f"Pass a list of strings, [text], not the string {lines!r:.100}.")
     if tokens_per_batch < 1:
         raise ValueError(f"tokens_per_batch must be at least 1, but it is {tokens_per_batch}.")
     check_tokenizers(model, tokenizers)

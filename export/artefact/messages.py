@@ -19,7 +19,7 @@ def shorten(value: object) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns the question whether the most similar name was meant, or nothing, for an error."""
-    close = difflib.get_close_matches(name[:100], list(known), 1)
+    close = difflib.get_close_matches(name[:100], list(known), 1, 0.7)
     return f" Did you mean {close[0]}?" if close else ""
 
 
