@@ -250,7 +250,8 @@ def test_malformed_messages_are_refused(small):
         ("POST", "/lines/en-de", {"Request-Timeout": "soon"}, 400),
         ("POST", "/lines/en-de", {"Request-Timeout": "-1"}, 400),
         ("POST", "/v2/models/en-de/infer", {"Content-Encoding": "gzip"}, 415),
-        ("POST", "/translate", {"Content-Type": "multipart/form-data"}, 415),
+        ("POST", "/translate", {"Content-Type": "multipart/form-data"}, 400),  # no boundary
+        ("POST", "/translate", {"Content-Type": "text/plain"}, 415),
     ],
 )
 def test_wrong_addresses_and_headers_are_refused(small, method, path, headers, status):
