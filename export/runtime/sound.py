@@ -29,7 +29,7 @@ logger: logging.Logger = logging.getLogger("keras_transformer.export")
 BLOCK = 30 * SAMPLE_RATE  # samples that are processed together
 # FFmpeg's names of the formats that are read from bytes.
 UPLOADS = "aac,aiff,amr,asf,caf,flac,matroska,mov,mp3,mpeg,mpegts,ogg,w64,wav,webm"
-# Formats whose times begin at 0. The others begin at any time, such as that of a broadcast.
+# Formats whose time stamps begin at 0. A broadcast, for example, begins at any time.
 FROM_0 = ("matroska", "mov", "ogg")
 GUESSED = ("aac", "mp3")  # FFmpeg guesses the duration from the size
 MOST_START = 60.0  # seconds; a later start belongs to a part of a longer recording
@@ -282,7 +282,7 @@ def _placed(frames: Iterable[Any], start: float, faults: _Faults) -> Iterator[_P
 
 
 def _gap(frame: Any, expected: float, otherwise: float) -> float:
-    """Returns the seconds from the expected time to that of a frame."""
+    """Returns how many seconds a frame comes after the expected time."""
     return otherwise if frame is None or frame.time is None else frame.time - expected
 
 

@@ -39,7 +39,7 @@ class LineReader:
     def __init__(self, artefact: Artefact, begin: Sequence[int] = (), end: Sequence[int] = ()):
         self._encode, self._begin, self._end = artefact.tokenizer.encode, begin, end
         self._most = artefact.manifest["limits"]["source_length"]
-        # Of a line with so many tokens. Normal forms of Unicode may shorten a text.
+        # The most characters of such a line. Unicode normalization shortens some texts.
         longest = max(map(len, getattr(artefact.tokenizer, "pieces", [])), default=None)
         self._most_characters = longest and 4 * self._most * longest
 

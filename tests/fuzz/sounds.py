@@ -94,7 +94,7 @@ def judge(read, data, whole, count, lost, moves):
     signal.alarm(30)
     try:
         samples = read(data)
-    except Exception as error:
+    except Exception as error:  # any error of either reader is a refusal
         return "refused", f"{type(error).__name__}: {error}"
     finally:
         signal.alarm(0)
