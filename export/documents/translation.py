@@ -24,7 +24,7 @@ from keras_transformer.export.documents.units import (
 )
 from keras_transformer.text.glossary import Glossary
 from keras_transformer.text.scripts import has_no_spaces, is_wide
-from keras_transformer.text.words import SPACE
+from keras_transformer.text.words import piece_spans
 
 logger = logging.getLogger(__name__)
 
@@ -144,16 +144,11 @@ def _of_pieces(sentence: str, text: str, details: Any) -> AlignedText | None:
 
 def _piece_spans(text: str, pieces: Sequence[str]) -> tuple[list[Span], list[int]]:
     """Returns the span of each piece in a text, and its number; nothing if the text differs."""
-    spans, numbers, end = [], [], 0
-    for number, piece in enumerate(pieces):
-        piece = piece.replace(SPACE, " ").strip()
-        start = text.find(piece, end) if piece else -1
-        if start < 0 or text[end:start].strip():
-            continue  # a special token, or a space
-        end = start + len(piece)
-        spans.append((start, end))
-        numbers.append(number)
-    return ([], []) if text[end:].strip() else (spans, numbers)
+    found = [(number, span) for number, span in enumerate(piece_spans(text, pieces)) if span]
+    spans = [span for _, span in found]
+    if "".join(text[start:end] for start, end in spans) != "".join(text.split()):
+        return [], []
+    return spans, [number for number, _ in found]
 
 
 def _by_position(source: str, target: str) -> tuple[tuple[int, int], ...]:

@@ -32,10 +32,13 @@ class CallInputs(NamedTuple):
     Attributes:
         fixed: dict from names of inputs to arrays, the same for all lines.
         by_line: dict from names of inputs to iterators over their values, one for each line.
+        glossaries: iterator over a `Glossary` for each line, whose terms take the place of aligned
+            words; or `None`.
     """
 
     fixed: dict[str, Array]
     by_line: dict[str, Iterator[Any]]
+    glossaries: Iterator[Glossary] | None = None
 
 
 class OptionReader:
@@ -144,27 +147,40 @@ class OptionReader:
         return ids
 
 
+def glossaries_of_lines(glossary: Any) -> Iterator[Glossary]:
+    """Yields a glossary for each line.
+
+    Args:
+        glossary: `Glossary`, a mapping from source to target phrases, or the path of a file, for
+            all lines. Or a list of them, with one for each line.
+    """
+    if isinstance(glossary, list):
+        return map(_as_glossary, glossary)
+    return itertools.repeat(_as_glossary(glossary))
+
+
+def _as_glossary(glossary: Glossary | Mapping[str, str] | StrPath) -> Glossary:
+    if isinstance(glossary, Glossary):
+        return glossary
+    return Glossary(glossary) if isinstance(glossary, Mapping) else Glossary.read(glossary)
+
+
 def terms_of_lines(
-    lines: Iterable[str | bytes],
-    glossary: Glossary | Mapping[str, str] | StrPath,
-    given: Iterable[Any] | None = None,
+    lines: Iterable[str | bytes], glossary: Any, given: Iterable[Any] | None = None
 ) -> Iterator[list[str]]:
     """Yields the terms of each line: first the given ones, then the glossary's.
 
     Args:
         lines: iterable of str, or of bytes in UTF-8.
-        glossary: `Glossary`, a mapping from source to target phrases, or the path of a file.
+        glossary: as in `glossaries_of_lines`.
         given: a term or terms for all lines, or a list of them for each. Defaults to `None`: none.
     """
-    if not isinstance(glossary, Glossary):
-        is_mapping = isinstance(glossary, Mapping)
-        glossary = Glossary(glossary) if is_mapping else Glossary.read(glossary)
     given = [] if given is None else given
     by_line = given if _depth(given) > 1 else itertools.repeat(given)
-    for line, terms in zip(lines, by_line, strict=False):
+    for line, terms, each in zip(lines, by_line, glossaries_of_lines(glossary), strict=False):
         text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
         terms = [terms] if isinstance(terms, str) else terms
-        yield [*terms, *glossary.terms(text)]
+        yield [*terms, *each.terms(text)]
 
 
 def _depth(value: Any) -> int:

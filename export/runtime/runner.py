@@ -156,23 +156,25 @@ class Runner:
         for name, value in {"tokens_per_batch": tokens_per_batch, "read_ahead": read_ahead}.items():
             if value < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {value}.")
-        call = self._options.read(options)
+        call = self._read_options(options)
         for name in call.by_line:
-            sizes = [len(one) for one in (options[name], items) if isinstance(one, Sized)]
+            sizes = [len(one) for one in (options.get(name), items) if isinstance(one, Sized)]
             if len(set(sizes)) == 2:
                 raise ValueError(f"`{name}` has {sizes[0]} values, but there are {sizes[1]} lines.")
         call.fixed.update(self._seed_input(seed))
         return self._results(iter(items), call, tokens_per_batch, read_ahead)
 
+    def _read_options(self, options: dict[str, Any]) -> CallInputs:
+        return self._options.read(options)
+
     def _results(
         self, items: Iterator[Any], call: CallInputs, tokens_per_batch: int, read_ahead: int
     ) -> Iterator[Any]:
-        run_batch = functools.partial(self._run_batch, fixed=call.fixed)
         count = min(read_ahead, ALL)  # islice refuses larger numbers
         while window := list(itertools.islice(items, count)):
             rows, refused = self._reader.read(window)
             self._add_options(rows, call, len(window))
-            results = in_batches(run_batch, rows, tokens_per_batch, self._workers)
+            results = self._run_rows(rows, window, call, tokens_per_batch)
             for index in range(len(window)):
                 if index in results:
                     yield results[index]
@@ -192,6 +194,13 @@ class Runner:
         if call.by_line.keys() & {"min_length", "max_length"}:
             for row in rows.values():
                 self._options.check_lengths({**call.fixed, **row.inputs})
+
+    def _run_rows(
+        self, rows: dict[int, Row], items: list[Any], call: CallInputs, tokens_per_batch: int
+    ) -> dict[int, Any]:
+        """Returns the results of rows by their numbers; `items` are their inputs."""
+        run_batch = functools.partial(self._run_batch, fixed=call.fixed)
+        return in_batches(run_batch, rows, tokens_per_batch, self._workers)
 
     def _run_batch(self, rows: list[Row], fixed: dict[str, Array]) -> list[Any]:
         """Returns the results of a batch of rows; `fixed` are inputs that all rows share."""

@@ -27,7 +27,9 @@ from keras_transformer.export.artefact.rows import ResultMaker, Row
 from keras_transformer.export.runtime.alternatives import find_alternatives
 from keras_transformer.export.runtime.details import DetailsMaker
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
-from keras_transformer.export.runtime.options import terms_of_lines
+from keras_transformer.export.runtime.lines import text_of
+from keras_transformer.export.runtime.options import CallInputs, glossaries_of_lines, terms_of_lines
+from keras_transformer.export.runtime.placed_terms import place_terms
 from keras_transformer.export.runtime.runner import ALL, Runner
 from keras_transformer.export.runtime.speech_options import SpeechOptions
 from keras_transformer.export.runtime.steps_session import StepsSession
@@ -273,8 +275,10 @@ score 0 |
                 each line. Texts become tokens of the target. All default to the values of the
                 exported search. With the constraint `Terms`, `terms`
                 are phrases that must appear: a list for all lines, or one for each line. `glossary`
-                adds terms whose source phrase is in the line: a `Glossary`, a mapping from source
-                to target phrases, or the path of a .tsv or .tbx file.
+                is a `Glossary`, a mapping from source to target phrases, the path of a file, or a
+                list with one for each line. With `alignments` and `target_prefix`, its target
+                phrases take the place of the words that are aligned to their source phrases. With
+                `Terms` alone, they are terms of the lines with their source phrases.
 
         Returns:
             List of str, in the order of `lines`.
@@ -344,17 +348,65 @@ score 0 |
         read_ahead: int = 1024,
         **options: Any,
     ) -> Iterator[Translation]:
-        """As `Runner.results`; adds the terms of `glossary` to the options."""
-        if options.get("glossary") is not None and not isinstance(items, self._reader.alone):
+        """As `Runner.results`; a `glossary` gives terms to each line."""
+        has_glossary = options.get("glossary") is not None
+        if has_glossary and not self._places_terms and not isinstance(items, self._reader.alone):
             items, lines = itertools.tee(items)
             options = self._with_terms(lines, **options)
         return super().results(items, seed, tokens_per_batch, read_ahead, **options)
+
+    @property
+    def _places_terms(self) -> bool:
+        """Whether the terms of a glossary can take the place of the words aligned to them."""
+        has_prefix = any(each["name"] == "target_prefix" for each in self.manifest["options"])
+        return has_prefix and signature.ALIGNMENTS in self._outputs
+
+    def _read_options(self, options: dict[str, Any]) -> CallInputs:
+        glossary, prefix = options.get("glossary"), options.get("target_prefix")
+        if glossary is None:
+            return super()._read_options(options)
+        if isinstance(prefix, str):
+            prefix = itertools.repeat(prefix)
+        options = {**options, "glossary": None, "target_prefix": prefix or itertools.repeat("")}
+        return super()._read_options(options)._replace(glossaries=glossaries_of_lines(glossary))
+
+    def _run_rows(
+        self, rows: dict[int, Row], items: list[Any], call: CallInputs, tokens_per_batch: int
+    ) -> dict[int, Any]:
+        results = super()._run_rows(rows, items, call, tokens_per_batch)
+        if call.glossaries is None:
+            return results
+        by_line = list(itertools.islice(call.glossaries, len(items)))
+        if len(by_line) < len(items):
+            raise ValueError("`glossary` has fewer values than there are lines.")
+        encode, decode = self.target_tokenizer.encode, self.target_tokenizer.decode
+        given = {number: row.inputs["target_prefix"] for number, row in rows.items()}
+        prefixes = {number: decode(ids) for number, ids in given.items()}
+
+        def search_again(beginnings: Mapping[int, str]) -> Mapping[int, Translation]:
+            again = {}
+            for number, text in beginnings.items():
+                is_kept = text.startswith(prefixes[number])  # unless a tokenizer hides its tokens
+                ids = [*([] if is_kept else given[number]), *encode(text)]
+                inputs = {**rows[number].inputs, "target_prefix": ids}
+                again[number] = rows[number]._replace(inputs=inputs)
+            return super(Translator, self)._run_rows(again, items, call, tokens_per_batch)
+
+        lines = {number: text_of(items[number]) for number in rows}
+        glossaries = {number: by_line[number] for number in rows}
+        return place_terms(lines, results, glossaries, prefixes, search_again)
 
     def _with_terms(
         self, lines: Iterable[str | bytes], glossary: Any = None, terms: Any = None, **options: Any
     ) -> dict[str, Any]:
         """Returns the options of a call, with a glossary replaced by its terms."""
         if glossary is not None:
+            if not any(each["name"] == "terms" for each in self.manifest["options"]):
+                raise ValueError(
+                    "`glossary` was passed, but the artefact has neither alignments nor terms. "
+                    "Export it with a search that has alignments=True and "
+                    "options=('target_prefix',), or the constraint Terms."
+                )
             terms = terms_of_lines(lines, glossary, terms)
         return {**options, "terms": terms}
 

@@ -5,7 +5,7 @@ import pathlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Self
+from typing import NamedTuple, Self
 from xml.etree import ElementTree
 
 from keras_transformer.text.corpora import read_lines
@@ -17,6 +17,19 @@ MARKS = ("\u27e6", "\u27e7")
 _PART = re.compile(rf"[{NO_SPACES}]|[^\W{NO_SPACES}]+|[^\w\s]")
 _JOINERS = "\u200c\u200d"  # inside words of some scripts
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+
+
+class Occurrence(NamedTuple):
+    """A target phrase for a part of a line.
+
+    Attributes:
+        start, end: int, the first character of the source phrase, and the one after its last.
+        target: str, the target phrase.
+    """
+
+    start: int
+    end: int
+    target: str
 
 
 class Glossary:
@@ -77,7 +90,7 @@ class Glossary:
 
     def terms(self, line: str) -> list[str]:
         """Returns the target phrases of the entries that apply to a line, each once."""
-        return list(dict.fromkeys(target for _, target in self._found(line)))
+        return list(dict.fromkeys(found.target for found in self.occurrences(line)))
 
     def annotated(self, line: str, translation: str | None = None) -> str:
         """Returns a line with target phrases after their source phrases, between marks.
@@ -95,14 +108,18 @@ class Glossary:
         """
         parts, place = [], 0
         known = None if translation is None else _words(translation)
-        for end, target in self._found(line):
+        for _, end, target in self.occurrences(line):
             if known is None or _is_part(_words(target), known):
                 parts += [line[place:end], f" {MARKS[0]}{target}{MARKS[1]}"]
                 place = end
         return "".join([*parts, line[place:]])
 
-    def _found(self, line: str) -> Iterator[tuple[int, str]]:
-        """Yields the end of the source phrase and the target of each entry that applies."""
+    def occurrences(self, line: str) -> Iterator[Occurrence]:
+        """Yields an `Occurrence` for each place of a line where an entry applies, in order.
+
+        >>> list(Glossary({"hat": "Hut"}).occurrences("A hat."))
+        [Occurrence(start=2, end=5, target='Hut')]
+        """
         spans = _spans(line)
         words = tuple(_folded(line[slice(*span)]) for span in spans)
         place = 0
@@ -110,8 +127,8 @@ class Glossary:
             for size in range(min(self._longest, len(words) - place), 0, -1):
                 target = self._targets.get(words[place : place + size])
                 if target is not None:
+                    yield Occurrence(spans[place][0], spans[place + size - 1][1], target)
                     place += size
-                    yield spans[place - 1][1], target
                     break
             else:
                 place += 1

@@ -23,6 +23,8 @@ Alignment: TypeAlias = tuple[tuple[int, int], ...]
 SPACE = "\u2581"
 # The weight of a punctuation mark in a word: it decides only if the word has no letter.
 MARK = 1e-3
+# A piece is searched in this many characters after the piece before it.
+FAR = 32
 
 
 class PieceWords:
@@ -74,6 +76,32 @@ class PieceWords:
     def counts(self, rows: Sequence[Sequence[int]]) -> list[int]:
         """Returns the number of words of each of several rows of ids."""
         return [1 + self.numbers(ids).max(initial=-1) for ids in rows]
+
+
+def piece_spans(text: str, pieces: Sequence[str]) -> list[tuple[int, int] | None]:
+    """Returns the start and end of each piece in a text, in characters.
+
+    Args:
+        text: str.
+        pieces: sequence of str, as in `Tokenizer.pieces`.
+
+    Returns:
+        List with a pair for each piece; `None` for a special token, a space, and a piece that the
+        tokenizer writes otherwise than the text.
+
+    Example:
+
+    >>> piece_spans("A bike.", ["▁A", "▁bi", "ke", ".", "</s>"])
+    [(0, 1), (2, 4), (4, 6), (6, 7), None]
+    """
+    spans: list[tuple[int, int] | None] = []
+    end = 0
+    for piece in pieces:
+        piece = piece.replace(SPACE, " ").strip()
+        start = text.find(piece, end, end + len(piece) + FAR) if piece else -1
+        spans.append((start, start + len(piece)) if start >= 0 else None)
+        end = start + len(piece) if start >= 0 else end
+    return spans
 
 
 def parse_alignment(line: str) -> Alignment:

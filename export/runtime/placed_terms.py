@@ -1,0 +1,187 @@
+"""Writes the terms of a glossary in place of the words that are aligned to their source phrases.
+
+The search first translates a line freely. The target words that attend most to a source phrase give
+the place of its term. The search then runs again with a prefix: the text before these words, and
+the term. So the rest of the sentence follows the term. If the rest would continue the term's word,
+or repeat a word that the term replaces, the term stands in the free translation instead.
+
+Terms are written from left to right, one search for each. Lines with a term share batches.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from keras_transformer.export.artefact.results import Details, Translation
+from keras_transformer.text.glossary import Glossary, Occurrence
+from keras_transformer.text.scripts import NO_SPACES, has_no_spaces
+from keras_transformer.text.words import piece_spans
+
+# Searches lines again: from their numbers and the beginnings of their translations.
+SearchAgain: TypeAlias = Callable[[Mapping[int, str]], Mapping[int, Translation]]
+
+# A neighbour with this share of its attention on the source phrase belongs to the same translation.
+MOSTLY = 0.5
+# The term is written before a word with less attention than this, and does not replace it.
+HARDLY = 0.2
+_WORD = re.compile(rf"[{NO_SPACES}]|[^\W{NO_SPACES}]+(?:[-'\u2019][^\W{NO_SPACES}]+)*")
+
+
+def place_terms(
+    lines: Mapping[int, str],
+    results: Mapping[int, Translation],
+    glossaries: Mapping[int, Glossary],
+    prefixes: Mapping[int, str],
+    search_again: SearchAgain,
+) -> dict[int, Translation]:
+    """Returns the translations with the terms of a glossary.
+
+    Args:
+        lines: dict from numbers to sources.
+        results: dict from the same numbers to their translations, with alignments.
+        glossaries: dict from the same numbers to their glossaries.
+        prefixes: dict from the same numbers to texts. A translation that begins with its text keeps
+            it.
+        search_again: function from numbers of lines and beginnings of their translations to new
+            translations.
+
+    Returns:
+        Dict of all results. A line with a term has one text. Its score is of the text that the
+        search itself found after the same beginning.
+    """
+    results = dict(results)
+    written = {  # characters that no further term may change
+        number: len(prefix) if results[number].text.startswith(prefix) else 0
+        for number, prefix in prefixes.items()
+    }
+    entries = {
+        number: list(glossaries[number].occurrences(line))
+        for number, line in lines.items()
+        if results[number].text
+    }
+    while entries := {number: found for number, found in entries.items() if found}:
+        places, texts = {}, {}
+        for number, found in entries.items():
+            line, result = lines[number], results[number]
+            by_place = [(_place(line, result, entry, written[number]), entry) for entry in found]
+            places[number], entry = min(by_place, key=lambda pair: pair[0].start)
+            entries[number] = [other for other in found if other is not entry]
+            texts[number] = result.text
+        beginnings = {number: _beginning(texts[number], at) for number, at in places.items()}
+        found = search_again(beginnings)
+        replaced = {
+            number: beginnings[number] + _rest(texts[number], at)
+            for number, at in places.items()
+            if not _follows(found[number].text, beginnings[number], texts[number], at)
+        }
+        again = search_again(replaced) if replaced else {}
+        for number, beginning in beginnings.items():
+            if number in replaced:
+                results[number] = _cut(again[number], replaced[number])
+            else:
+                results[number] = _cut(found[number], found[number].text)
+            written[number] = len(beginning)
+    return results
+
+
+def _place(line: str, result: Translation, entry: Occurrence, written: int) -> Occurrence:
+    """Returns the place of a term, after the characters that earlier terms wrote."""
+    text = result.text
+    words = [match.span() for match in _WORD.finditer(text, written)]
+    if not words:
+        return Occurrence(len(text), len(text), entry.target)
+    shares = [_attention(line, result, entry, *word) for word in words]
+    first = last = int(np.argmax(shares))
+    if shares[first] < HARDLY:
+        return Occurrence(words[first][0], words[first][0], entry.target)
+    while first and shares[first - 1] >= MOSTLY and _touch(text, words, first):
+        first -= 1
+    while last + 1 < len(words) and shares[last + 1] >= MOSTLY and _touch(text, words, last + 1):
+        last += 1
+    return Occurrence(words[first][0], words[last][1], entry.target)
+
+
+def _attention(line: str, result: Translation, entry: Occurrence, start: int, end: int) -> float:
+    """Returns the mean attention of a target word to a source phrase."""
+    if not result.details or result.details[0].weights is None:
+        return 0.0
+    details = result.details[0]
+    sources = _overlapping(line, details.source_pieces, entry.start, entry.end)
+    targets = _overlapping(result.text, details.pieces, start, end)
+    if not sources or not targets:
+        return 0.0
+    return float(details.weights[np.ix_(targets, sources)].sum(axis=1).mean())
+
+
+def _overlapping(text: str, pieces: tuple[str, ...], start: int, end: int) -> list[int]:
+    """Returns the numbers of the pieces that share characters with a part of a text."""
+    spans = piece_spans(text, pieces)
+    return [n for n, span in enumerate(spans) if span and span[0] < end and start < span[1]]
+
+
+def _touch(text: str, words: list[tuple[int, int]], number: int) -> bool:
+    """Returns whether only spaces separate a word from the word before it."""
+    return not text[words[number - 1][1] : words[number][0]].strip()
+
+
+def _beginning(text: str, place: Occurrence) -> str:
+    """Returns a translation up to a term, with the term."""
+    before = text[: place.start]
+    gap = "" if place.start < place.end or not before or before[-1].isspace() else " "
+    return before + gap + place.target
+
+
+def _rest(text: str, place: Occurrence) -> str:
+    """Returns the part of a translation that stands after a term."""
+    rest = text[place.end :]
+    is_inserted = place.start == place.end and rest[:1].isalnum()
+    return " " + rest if is_inserted and not has_no_spaces(rest[:1]) else rest
+
+
+def _follows(text: str, beginning: str, free: str, place: Occurrence) -> bool:
+    """Returns whether a text continues its beginning well.
+
+    The term ends at the end of a word, and the words that it replaces do not stand after it again.
+    """
+    if not text.startswith(beginning):
+        return False
+    rest = text[len(beginning) :]
+    if rest[:1].isalnum() and not has_no_spaces(place.target[-1] + rest[0]):
+        return False
+    found, before = (_folded_words(part) for part in (rest, free[place.end :]))
+    replaced = set(_folded_words(free[place.start : place.end]))
+    return all(found.count(word) <= before.count(word) for word in replaced)
+
+
+def _folded_words(text: str) -> list[str]:
+    return [word.casefold() for word in _WORD.findall(text)]
+
+
+def _cut(result: Translation, text: str) -> Translation:
+    """Returns a result with one text, which is the beginning of the text of another result.
+
+    A text that the search could not write, because of its length, has no details.
+    """
+    details = result.details[:1] if result.text.startswith(text) else ()
+    if result.text != text:
+        details = tuple(_cut_details(each, text) for each in details)
+    return Translation((text,), result.scores[:1], None, details)
+
+
+def _cut_details(details: Details, text: str) -> Details:
+    """Returns the details of the pieces and words that stand in the beginning of a text."""
+    spans = piece_spans(text, details.pieces)
+    count = max((number for number, span in enumerate(spans, 1) if span), default=0)
+    words = tuple(text.split(" "))
+    return replace(
+        details,
+        pieces=details.pieces[:count],
+        token_scores=details.token_scores[:count],
+        words=words,
+        word_scores=details.word_scores[: len(words)],
+        alignment=tuple(pair for pair in details.alignment if pair[1] < len(words)),
+        weights=None if details.weights is None else details.weights[:count],
+    )
