@@ -60,7 +60,7 @@ def test_an_option_may_have_one_row_for_each_line(kind):
         function(search, model, TOKENIZER, PROMPTS, max_length=[3, 4])
     with pytest.raises(TypeError, match="has no max_lenght"):
         function(search, model, TOKENIZER, PROMPTS, max_lenght=3)
-    with pytest.raises(TypeError, match=r"Pass \[line\]"):
+    with pytest.raises(TypeError, match=r"Pass a list of strings, \[text\]"):
         function(search, model, TOKENIZER, "a man")
 
 

@@ -81,7 +81,8 @@ def test_a_written_file_is_fused_and_has_few_nodes_per_step(tmp_path):
     assert block["MultiHeadAttention"] == 2
     assert not block.keys() & {"Softmax", "Transpose", "Gather"}  # beams move no keys and values
     assert block.total() <= 18
-    assert (step - block).total() <= 70  # all of a step except its one block
+    # All of a step except its one block. To compare the best hypotheses costs four nodes.
+    assert (step - block).total() <= 74
     # An encoder block; and the work per phase for a decoder block's attention.
     assert (counts(two, 0) - counts(one, 0)).total() <= 20
     assert (counts(two, PHASES) - counts(one, PHASES)).total() <= 5
