@@ -11,6 +11,8 @@ Environment variables:
         programs. Otherwise tests skip the optimization, which costs more time than it saves.
 """
 
+import contextlib
+import ctypes
 import gc
 import os
 import pathlib
@@ -32,6 +34,8 @@ from helpers import processes, shared  # noqa: E402
 DATA_VARIABLE = "KERAS_TRANSFORMER_DATA"
 DATA_SET_SKIP = "data set "
 SHORT = pathlib.Path(__file__).parent / "data"  # many short files
+GROWTH = 2**29  # bytes after which old objects are searched for garbage, too
+collected = 0  # bytes of memory after that search
 CASES = pytest.StashKey[tuple[int, int]]()  # number of selected cases, and of all cases
 
 # Every run draws the same examples, so that a failure can be repeated. The option
@@ -111,8 +115,7 @@ def shared_folder(tmp_path_factory):
 @pytest.fixture(scope="module", autouse=True)
 def garbage_of_one_file():
     """Excludes objects of imports and earlier files from garbage collections. Keras starts many."""
-    gc.collect()
-    gc.freeze()
+    collect_garbage()
 
 
 @pytest.fixture(autouse=True)
@@ -121,8 +124,38 @@ def garbage_of_one_test():
     start = time.perf_counter()
     yield
     if time.perf_counter() - start > 1:
-        gc.collect()
-        gc.freeze()
+        collect_garbage()
+
+
+def collect_garbage():
+    """Collects garbage, and excludes the rest from later collections until memory has grown."""
+    global collected
+    if has_grown := memory() > collected + GROWTH:
+        forget_gradients()
+        gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    if has_grown:
+        with contextlib.suppress(OSError, AttributeError):  # not on Linux, or without glibc
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        collected = memory()
+
+
+def forget_gradients():
+    """Removes custom gradients from TensorFlow's registry, which keeps their graphs for ever."""
+    if ops := sys.modules.get("tensorflow.python.framework.ops"):
+        entries = ops.gradient_registry._registry
+        for name in [name for name in entries if name.startswith("CustomGradient")]:
+            del entries[name]
+
+
+def memory():
+    """Returns the resident memory of this process in bytes; 0 where it is unknown."""
+    try:
+        pages = pathlib.Path("/proc/self/statm").read_text().split()[1]
+    except OSError:
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture(autouse=True)
