@@ -1,6 +1,7 @@
 """The fuzzers: random exports match Keras or are refused, and damage does no harm."""
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -91,4 +92,4 @@ def test_kills_and_full_disks_leave_files_whole():
     command = [sys.executable, str(FUZZER.with_name("faults.py")), "--only", "tokenizer"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert "tokenizer, kill {'whole': 4}" in done.stdout
+    assert re.search(r"^tokenizer, kill \{'whole': [1-9]\d*\}$", done.stdout, re.MULTILINE)
