@@ -8,8 +8,7 @@ Contents, in the order of an export, with the number of nodes of a beam search o
   `folding` (constants, reshapes, nodes without effect) and `loops` (state and work of a step)
   [581].
 - `fuse`: blocks become single operators, by `fuse_attention`, `fuse_norms`, `fuse_products` and
-  `fuse_patterns` [310]; models with convolutions also pass `channels_first` and
-  `fuse_convolutions`.
+  `fuse_patterns` [310].
 - `quantize` and `half`: reduced precisions, 8- or 4-bit integers and float16.
 - `empty_batches`: rewrites for empty batches.
 

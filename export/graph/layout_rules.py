@@ -174,11 +174,6 @@ def pool(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims | None:
     return (*dims[:2], *_window_sizes(shapes, node, dims, window))
 
 
-def global_pool(shapes: ShapeTable, node: ir.Node, dims: Dims) -> Dims:
-    """(B, C, S) becomes (B, C, 1)."""
-    return replace_axes(dims, range(2, len(dims)), (1,))
-
-
 def _window_sizes(
     shapes: ShapeTable, node: ir.Node, dims: Dims, window: Sequence[Size]
 ) -> list[Size]:

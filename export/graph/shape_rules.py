@@ -197,8 +197,6 @@ RULES: dict[str, Rule] = {
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
     "GRU": recurrent,
-    "GlobalAveragePool": layout.global_pool,
-    "GlobalMaxPool": layout.global_pool,
     "LSTM": recurrent,
     "MatMul": matmul,
     "MaxPool": layout.pool,
