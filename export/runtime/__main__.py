@@ -122,8 +122,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     group.add_argument(
         "--glossary",
         metavar="FILE",
-        help="TSV or TBX: the target phrase must be in the output where the source phrase is in "
-        "the line",
+        help="TSV: the target phrase must be in the output where the source phrase is in the line",
     )
     add_options(parser)
     add(

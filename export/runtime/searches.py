@@ -274,7 +274,7 @@ score 0 |
                 exported search. With the constraint `Terms`, `terms`
                 are phrases that must appear: a list for all lines, or one for each line. `glossary`
                 adds terms whose source phrase is in the line: a `Glossary`, a mapping from source
-                to target phrases, or the path of a .tsv or .tbx file.
+                to target phrases, or the path of a .tsv file.
 
         Returns:
             List of str, in the order of `lines`.
