@@ -700,7 +700,6 @@ TEXTS = [
             "max_length": 5,
             "shuffle": False,
             "seed": 1,
-            "initial_epoch": 1,
             "bucket_boundaries": [5, 30],
             "static_shapes": True,
             "batch_multiple": 3,
@@ -910,7 +909,6 @@ FILES = [
 CASES = [*LAYERS, *MODELS, *SEARCHES, *TRAINING, *FUNCTIONS, *TEXTS, *FILES]
 # Names of arguments that change no result, with the reason.
 UNSEEN: dict[str, str] = {
-    "prefetch": "batches that are made ahead of time",
     "lines_per_call": "lines of a call; distil gives the same file",
 }
 # Public names without a row: the file whose tests cover their arguments, or the reason.
