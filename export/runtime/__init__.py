@@ -24,7 +24,7 @@ Contents, from the bottom up:
 - `runner`: the base of the classes that serve an artefact;
 - `searches`: `Translator`, `Generator` and `Transcriber`; `predictor`: models without a search, and
   `open_runner`, which finds the class by the task;
-- `installation`, `trials` and `check`: find out whether this machine can serve;
+- `check`: finds out whether this machine can serve;
 - `console`, `sound_command` and `__main__`: the command line.
 
 Imports: NumPy, ONNX Runtime, SentencePiece, `export.artefact`, and modules of this package without
