@@ -29,7 +29,6 @@ __all__ = [
     "BeamSearch",
     "BiasedPrefix",
     "BleuCallback",
-    "BracketGrammar",
     "CausalTransformer",
     "CheckpointAveraging",
     "ClassToken",
@@ -77,7 +76,6 @@ __all__ = [
     "TrainingCheckpoint",
     "Transformer",
     "TransformerEncoder",
-    "WordNumbers",
     "answer_batches",
     "average_checkpoints",
     "causal_mask",
@@ -139,7 +137,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.layers.additive import AdditiveAttention
     from keras_transformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
     from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
-    from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding, WordNumbers
+    from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
     from keras_transformer.layers.grid_positions import GridPositionEncoding
     from keras_transformer.layers.log_mel import LogMel
     from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
@@ -178,7 +176,6 @@ with _where_installed():  # TensorFlow
     from keras_transformer.search import (
         BeamSearch,
         BiasedPrefix,
-        BracketGrammar,
         Constraint,
         ForbiddenWords,
         GreedySearch,

@@ -285,12 +285,6 @@ LAYERS = [
         {"inputs": IDS[:1], "logits": Wrong(ValueError, True)},
         of_call(kt.TokenEmbedding, vocab_size=V, d_model=D),
     ),
-    Case(
-        kt.WordNumbers,
-        {"starts": [False] * 4 + [True] * 9},
-        {"starts": [False] * 4 + [True, False, True] * 3, "most": 2},
-        of_layer(kt.WordNumbers, IDS),
-    ),
 ]
 MODELS = [
     Case(
@@ -455,22 +449,6 @@ SEARCHES = [
             "latest_start": 0,
         },
         of_times,
-    ),
-    Case(
-        kt.BracketGrammar,
-        {"pieces": ["<pad>", "<unk>", "<s>", "</s>", "(A", ")A", "(B", ")B", "a", "b", "c"]},
-        {
-            "pieces": ["<pad>", "<unk>", "<s>", "</s>", "(A", ")A", "a", "b", "c", "d", "e"],
-            "word_starts": [True] * V,
-            "max_depth": 1,
-            "max_length": 4,
-        },
-        lambda **given: [
-            np.asarray(part)
-            for part in kt.GreedySearch(constraints=[kt.BracketGrammar(**given)])(
-                FakeModel(11, end_bias=1.0), ROWS % 11, max_length=12
-            )[:2]
-        ],
     ),
     Case(
         kt.Shortlist,
