@@ -692,7 +692,6 @@ TEXTS = [
             "tokenizer": SECOND,
             "tokens_per_batch": 40,
             "window": 4,
-            "stride": Wrong(ValueError, 2),
             "begin": Wrong(ValueError, False),
             "sampling_alpha": 0.1,
         },
@@ -706,7 +705,6 @@ TEXTS = [
             "tokenizer": SECOND,
             "tokens_per_batch": 40,
             "window": 4,
-            "stride": 2,
             "begin": False,
             "sampling_alpha": Wrong(ValueError, 0.1),
         },
@@ -886,9 +884,7 @@ FILES = [
 
 CASES = [*LAYERS, *MODELS, *SEARCHES, *TRAINING, *FUNCTIONS, *TEXTS, *FILES]
 # Names of arguments that change no result, with the reason.
-UNSEEN: dict[str, str] = {
-    "lines_per_call": "lines of a call; distil gives the same file",
-}
+UNSEEN: dict[str, str] = {}
 # Public names without a row: the file whose tests cover their arguments, or the reason.
 ELSEWHERE: dict[str, str] = {
     "Batches": "made by the functions above",
