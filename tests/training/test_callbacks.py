@@ -114,7 +114,7 @@ def test_lines_are_translated_in_their_order_in_batches_of_similar_length():
     assert kt.translate(search, None, Letters(), lines, 6) == [line[::-1] for line in lines]
     assert search.shapes == [(1, 13), (1, 7), (1, 4), (1, 3)]  # the blank line is not searched
     assert kt.translate(search, None, Letters(), []) == []
-    with pytest.raises(TypeError, match=r"a list of strings, got 'abc'. Pass \[line\]"):
+    with pytest.raises(TypeError, match=r"a list of strings, \[text\], not the string 'abc'"):
         kt.translate(search, None, Letters(), "abc")
     with pytest.raises(ValueError, match="tokens_per_batch must be at least 1, but it is 0"):
         kt.translate(search, None, Letters(), ["abc"], 0)
