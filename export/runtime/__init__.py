@@ -19,8 +19,8 @@ Contents, from the bottom up:
 - `speech_options`, `speech_tokens`, `word_times` and `transcription`: sound files as segments of
   text, with a Whisper model;
 - `batching`: batches, worker threads, and faults of single rows;
-- `streaming`: text that grows while a search runs;
-- `details` and `alternatives`: pieces and words of a hypothesis, and alternatives to a word;
+- `hypotheses`: pieces and words of a hypothesis, alternatives to a word, and text that grows while
+  a search runs;
 - `runner`: the base of the classes that serve an artefact;
 - `searches`: `Translator`, `Generator` and `Transcriber`; `predictor`: models without a search, and
   `open_runner`, which finds the class by the task;
