@@ -29,7 +29,7 @@ from keras_transformer.export.runtime.hypotheses import DetailsMaker, GrowingTex
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
 from keras_transformer.export.runtime.options import terms_of_lines
 from keras_transformer.export.runtime.runner import ALL, Runner
-from keras_transformer.export.runtime.speech_options import SpeechOptions
+from keras_transformer.export.runtime.speech import SpeechOptions
 from keras_transformer.export.runtime.steps_session import StepsSession
 from keras_transformer.export.runtime.text_readers import LineReader
 from keras_transformer.export.runtime.transcription import Transcription
