@@ -17,11 +17,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise excepti
 
 import keras
 from support import task_run
+from support.bracket_grammar import BracketGrammar
 from support.plots import plot_trees
 from support.recipes import learning_rate
 from support.scores.bracket_score import bracket_score
 from support.sets.treebank import made_trees, read_treebank
 from support.sets.trees import from_brackets, phrases, tagged_words, to_brackets
+from support.word_numbers import WordNumbers
 
 import keras_transformer as kt
 from keras_transformer import export
@@ -42,7 +44,7 @@ def translator(words, brackets, *, num_layers, d_model, num_heads, d_ff, dropout
     """Makes a model from words to brackets. Two convolutions combine neighbouring pieces."""
     source_ids = keras.Input((None,), dtype="int32", name="source_ids")
     # Source and target both contain the numbers of words, so that attention can align them.
-    numbers = kt.TokenEmbedding(256, d_model)(kt.WordNumbers(words.word_starts)(source_ids))
+    numbers = kt.TokenEmbedding(256, d_model)(WordNumbers(words.word_starts)(source_ids))
     x = kt.TokenEmbedding(words.vocab_size, d_model)(source_ids)  # (B, S, D)
     x = kt.SinusoidalPositionEncoding()(keras.layers.Add()([x, numbers]))
     x = keras.layers.Dropout(dropout)(x)
@@ -128,7 +130,7 @@ def main(argv=None):
         )
 
         longest = 2 * max(len(brackets.encode(line)) for line in train[1])
-        grammar = kt.BracketGrammar(brackets.pieces, words.word_starts, max_length=longest)
+        grammar = BracketGrammar(brackets.pieces, words.word_starts, max_length=longest)
         lines = {}
         for name, constraints in {"onnx": [grammar], "onnx-free": []}.items():
             search = kt.BeamSearch(args.beam_width, length_penalty=0.6, constraints=constraints)

@@ -82,7 +82,7 @@ def compare_with_keras(
     The tokenizer and the search come from the artefact. Both sides get the same batches of lines of
     similar length. Float32 artefacts give Keras' tokens, except for sentences with two hypotheses
     of nearly equal scores; other precisions round. Keras searches without a shortlist. Constraints
-    must be serializable by `keras.saving`, like all of this package except `BracketGrammar`.
+    must be serializable by `keras.saving`, like all of this package.
 
     Args:
         model: the Keras model that was exported.

@@ -29,7 +29,6 @@ __all__ = [
     "BeamSearch",
     "BiasedPrefix",
     "BleuCallback",
-    "BracketGrammar",
     "CausalTransformer",
     "CheckpointAveraging",
     "ClassToken",
@@ -77,7 +76,6 @@ __all__ = [
     "TrainingCheckpoint",
     "Transformer",
     "TransformerEncoder",
-    "WordNumbers",
     "answer_batches",
     "average_checkpoints",
     "causal_mask",
@@ -139,18 +137,17 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.layers.additive import AdditiveAttention
     from keras_transformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
     from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
-    from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding, WordNumbers
-    from keras_transformer.layers.grid_positions import GridPositionEncoding
-    from keras_transformer.layers.log_mel import LogMel
+    from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
     from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
     from keras_transformer.layers.pooling import ClassToken, SequencePooling
     from keras_transformer.layers.positions import (
+        GridPositionEncoding,
         LearnedPositionEncoding,
         PositionEncoding,
         RotaryPositionEncoding,
         SinusoidalPositionEncoding,
     )
-    from keras_transformer.layers.signals import MaskedConv1D, PatchEmbedding
+    from keras_transformer.layers.signals import LogMel, MaskedConv1D, PatchEmbedding
     from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
     from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
     from keras_transformer.training.alignment import AlignmentCrossentropy, with_alignments
@@ -178,7 +175,6 @@ with _where_installed():  # TensorFlow
     from keras_transformer.search import (
         BeamSearch,
         BiasedPrefix,
-        BracketGrammar,
         Constraint,
         ForbiddenWords,
         GreedySearch,

@@ -24,6 +24,8 @@ from keras_transformer.types import StrPath
 if TYPE_CHECKING:  # it needs SentencePiece
     from keras_transformer.text.json_tokenizer import AnyTokenizer
 
+LINES_PER_CALL = 1000  # lines that `distil` passes to the teacher at once
+
 
 def translate(
     search: Callable[..., Any],
@@ -204,7 +206,6 @@ def distil(
     translate: Callable[[list[str]], Iterable[str]],
     source: StrPath | Sequence[str],
     path: StrPath,
-    lines_per_call: int = 1000,
 ) -> int:
     """Writes a teacher's translation of each source line, as training text for a student.
 
@@ -221,17 +222,16 @@ def distil(
     otherwise returns empty lines then.
 
     Args:
-        translate: function that returns as many lines as it is passed.
+        translate: function that returns as many lines as it is passed, at most 1,000 at once.
         source: file of N lines, plain or gzip, or list of N strings.
         path: file to write, one line for each source line.
-        lines_per_call: lines passed to `translate` at once. Defaults to 1000.
 
     Returns:
         Number of lines that this call wrote; 0 if the file was complete.
 
     Raises:
-        ValueError: `path` has more lines than `source`, `translate` returns more or fewer lines
-            than it was passed, or `lines_per_call` is below 1.
+        ValueError: `path` has more lines than `source`, or `translate` returns more or fewer lines
+            than it was passed.
 
     Example:
 
@@ -242,8 +242,6 @@ def distil(
     lines = source if isinstance(source, Sequence) and not isinstance(source, str) else None
     lines = read_lines(source) if lines is None else lines
     path = checked_path(path)
-    if lines_per_call < 1:
-        raise ValueError(f"lines_per_call must be at least 1, but it is {lines_per_call}.")
     with open(path, "a+b") as file, _machine_errors(getattr(translate, "__self__", None)):
         file.seek(0)
         content = file.read()
@@ -255,8 +253,8 @@ def distil(
                 "another source: pass another path, or delete it."
             )
         file.truncate(len(whole))  # drops a line that was cut off
-        for start in range(first, len(lines), lines_per_call):
-            part = list(lines[start : start + lines_per_call])
+        for start in range(first, len(lines), LINES_PER_CALL):
+            part = list(lines[start : start + LINES_PER_CALL])
             texts = list(translate(part))
             if len(texts) != len(part):
                 raise ValueError(

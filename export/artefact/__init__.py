@@ -6,9 +6,9 @@ Contents, from the bottom up:
 
 - `messages`: values in error messages;
 - `signature`: names of inputs, outputs, axes and files;
-- `results`: the result of an input, one class for each kind of task;
+- `results`: inputs as a model reads them, and the result of an input, one class for each kind of
+  task;
 - `transcripts`: segments of speech, and transcripts of them;
-- `rows`: inputs as a model reads them, and the protocol that turns outputs into results;
 - `task_heads`: the meaning of outputs of a model without a search;
 - `manifest`: `artefact.json`, which describes all files;
 - `reader`: reads a folder and checks it.

@@ -18,10 +18,10 @@ from keras_transformer.export.artefact.results import (
     Labels,
     Outputs,
     Results,
+    Row,
     Tags,
     Vector,
 )
-from keras_transformer.export.artefact.rows import Row
 from keras_transformer.types import Array
 
 

@@ -9,8 +9,8 @@ the places of the markup in the translation.
 - `translation.py` translates the sentences of documents.
 - `html.py`, `markdown.py`, `subtitles.py` and `catalogues.py` each read one format.
 
-A new format needs a function from a text to parts, in `PARSERS` of `parsers.py`, and its suffixes
-in `formats.py`.
+A new format needs a function from a text to parts, in `PARSERS` of `translation.py`, and its
+suffixes in `formats.py`.
 
 This package needs no TensorFlow. It needs the extra `documents`.
 """

@@ -34,7 +34,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--glossary",
-        help="TSV or TBX: the target phrase must be in a sentence with the source phrase",
+        help="TSV: the target phrase must be in a sentence with the source phrase",
     )
     parser.add_argument("--threads", type=int, help="threads of a batch")
     return parser.parse_args(arguments)

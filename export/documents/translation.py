@@ -7,19 +7,21 @@ import itertools
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from keras_transformer.export.documents.guard import FRONT_MATTER, Guard, unmarked
-from keras_transformer.export.documents.parsers import PARSERS
+from keras_transformer.export.documents.html import html_parts, subtitle_parts
+from keras_transformer.export.documents.markdown import markdown_parts
 from keras_transformer.export.documents.sentences import split_sentences
 from keras_transformer.export.documents.units import (
     Span,
     Translated,
     Unit,
     has_letters,
+    plain_parts,
     words,
 )
 from keras_transformer.text.glossary import Glossary
@@ -28,6 +30,13 @@ from keras_transformer.text.words import piece_spans
 
 logger = logging.getLogger(__name__)
 
+# From the kind of a document to the function that takes a text apart: strings that stay, and units.
+PARSERS: dict[str, Callable[..., Any]] = {
+    "text": plain_parts,
+    "html": html_parts,
+    "markdown": markdown_parts,
+    "subtitle": subtitle_parts,
+}
 # The token of a target language, for models with several.
 _TARGET = re.compile(r">>[\w@-]{1,20}<<\s*")
 

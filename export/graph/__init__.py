@@ -2,20 +2,19 @@
 
 Contents, in the order of an export, with the number of nodes of a beam search of two layers:
 
-- `conversion`: from a Keras function to a graph of ONNX's operators [1,026]. `operators` and
-  `integer_operators` convert those that tf2onnx lacks or gets wrong, with `lowering`.
+- `conversion`: from a Keras function to a graph of ONNX's operators [1,026]. `tf2onnx_patches`
+  converts those that tf2onnx lacks or gets wrong.
 - `simplify`: rewrites Einsum as MatMul (`einsums`), then repeats the passes that change no number:
   `folding` (constants, reshapes, nodes without effect) and `loops` (state and work of a step)
   [581].
 - `fuse`: blocks become single operators, by `fuse_attention`, `fuse_norms`, `fuse_products` and
-  `fuse_patterns` [310]; models with convolutions also pass `channels_first` and
-  `fuse_convolutions`.
+  `fuse_patterns` [310].
 - `quantize` and `half`: reduced precisions, 8- or 4-bit integers and float16.
 - `empty_batches`: rewrites for empty batches.
 
 All passes read `shapes`, symbolic shape inference. It uses `shape_data` (sizes, and values of
-small integer tensors), `shape_rules` and `layout_rules` (a rule per operator). `nodes` has the
-helpers. Each pass takes an `onnx_ir` model or graph and changes it in place.
+small integer tensors) and `shape_rules` (a rule per operator). `nodes` has the helpers. Each pass
+takes an `onnx_ir` model or graph and changes it in place.
 
 Imports: onnx, onnx_ir, onnxscript, `artefact` and this folder; TensorFlow in `conversion` only. A
 new fusion is a function or rule in the file of its subject, a new precision a function in

@@ -28,7 +28,7 @@ import tf2onnx.convert  # noqa: F401
 from tensorflow.python.grappler import tf_optimizer
 from tf2onnx import tfonnx
 
-from keras_transformer.export.graph.operators import HANDLERS
+from keras_transformer.export.graph.tf2onnx_patches import HANDLERS
 from keras_transformer.export.staging import ExportError
 
 # Attributes of nodes and functions that TensorFlow would not inline, or would replace.

@@ -78,16 +78,13 @@ def _evaluate(node: ir.Node, model: ir.Model) -> Array | None:
     if any(tensor.size > LARGEST for tensor in tensors.values()) or node.op_type in GROWING:
         return None
     try:
-        return evaluate(node, model, {name: tensor.numpy() for name, tensor in tensors.items()})
+        return _computed(node, model, {name: tensor.numpy() for name, tensor in tensors.items()})
     except Exception:  # onnx's evaluator does not support all that ONNX Runtime does
         return None
 
 
-def evaluate(node: ir.Node, model: ir.Model, arrays: dict[str, Array]) -> Array:
-    """Computes the output of a node for `arrays`, a dict from the names of its inputs.
-
-    The computation uses the arrays' types, so float64 inputs give a float64 output.
-    """
+def _computed(node: ir.Node, model: ir.Model, arrays: dict[str, Array]) -> Array:
+    """Computes the output of a node for `arrays`, a dict from the names of its inputs."""
     infos = [
         onnx.helper.make_tensor_value_info(
             name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape

@@ -20,8 +20,6 @@ import onnx_ir as ir
 from onnxscript.rewriter import pattern
 
 from keras_transformer.export.graph import fuse_attention, fuse_norms, fuse_products
-from keras_transformer.export.graph.channels_first import keep_channels_first
-from keras_transformer.export.graph.fuse_convolutions import fuse_convolutions
 from keras_transformer.export.graph.fuse_patterns import (
     Ascending,
     Gelu,
@@ -90,9 +88,6 @@ def fuse_blocks(model: ir.Model, precision: str = "float32") -> None:
         while step(model, shapes):
             shapes = simplify(model, hoisting=False)
     fuse_attention.pack_projections(model.graph, shapes, project=precision == "float32")
-    if any(node.op_type == "Conv" for node in all_nodes(model.graph)):
-        keep_channels_first(model.graph, simplify(model, hoisting=False))
-        fuse_convolutions(model, simplify(model, hoisting=False))
     finish(model.graph, simplify(model, hoisting=False))
     model.graph.opset_imports.setdefault(MICROSOFT, 1)
     shapes = simplify(model)

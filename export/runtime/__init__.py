@@ -16,15 +16,14 @@ Contents, from the bottom up:
 - `options`: turns options of a call into inputs of the model;
 - `sound`, `voice_activity` and `features`: sound files as samples, their parts with speech, and
   log-mel features, with the extra `audio`;
-- `speech_options`, `speech_tokens`, `word_times` and `transcription`: sound files as segments of
-  text, with a Whisper model;
+- `speech`, `word_times` and `transcription`: sound files as segments of text, with a Whisper model;
 - `batching`: batches, worker threads, and faults of single rows;
-- `streaming`: text that grows while a search runs;
-- `details` and `alternatives`: pieces and words of a hypothesis, and alternatives to a word;
+- `hypotheses`: pieces and words of a hypothesis, alternatives to a word, and text that grows while
+  a search runs;
 - `runner`: the base of the classes that serve an artefact;
 - `searches`: `Translator`, `Generator` and `Transcriber`; `predictor`: models without a search, and
   `open_runner`, which finds the class by the task;
-- `installation`, `trials` and `check`: find out whether this machine can serve;
+- `check`: finds out whether this machine can serve;
 - `console`, `sound_command` and `__main__`: the command line.
 
 Imports: NumPy, ONNX Runtime, SentencePiece, `export.artefact`, and modules of this package without
@@ -49,7 +48,7 @@ from keras_transformer.export.artefact.transcripts import Segment, Word
 from keras_transformer.export.runtime.predictor import Predictor, open_runner
 from keras_transformer.export.runtime.searches import Generator, Transcriber, Translator
 from keras_transformer.export.runtime.session import ProviderError, open_text_model
-from keras_transformer.export.runtime.speech_options import SpeechOptions
+from keras_transformer.export.runtime.speech import SpeechOptions
 from keras_transformer.export.runtime.transcription import Transcription
 
 __all__ = [

@@ -66,7 +66,7 @@ _EPILOG = (
     "its number and the reason on standard error. Exit status: 0 every line was answered; "
     "1 some were not; 2 wrong arguments or a bad artefact; 3 standard input or output is "
     "closed or failed, as on a full disk; 130 interrupted; 141 the reader of the output left. "
-    "With --check: 0 it serves as asked; 1 on another provider than the best; 2 it cannot."
+    "With --check: 0 it serves as asked; 1 only on the CPU instead; 2 it cannot."
 )
 
 
@@ -77,13 +77,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog=_EPILOG,
     )
     add = parser.add_argument
-    add("folder", nargs="?", help="folder that export_onnx wrote; optional with --check")
+    add("folder", help="folder that export_onnx wrote")
     add("sound", nargs="?", help="a sound file, for Whisper models; instead of standard input")
     add(
         "--check",
         action="store_true",
-        help="only check whether this machine can serve the artefact: its files, onnxruntime, "
-        "CUDA's libraries, the driver, and the nodes that each provider runs",
+        help="only check whether this machine can serve the artefact, and on which provider",
     )
     add(
         "--n-best",
@@ -95,8 +94,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--json",
         action="store_true",
-        help="write one line of JSON for each line, with all fields of the result; with --check "
-        "one line with all findings",
+        help="write one line of JSON for each line, with all fields of the result",
     )
     add("--seed", type=int, metavar="N", help="seed of sampling, for the same texts at each run")
     add(
@@ -122,8 +120,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     group.add_argument(
         "--glossary",
         metavar="FILE",
-        help="TSV or TBX: the target phrase must be in the output where the source phrase is in "
-        "the line",
+        help="TSV: the target phrase must be in the output where the source phrase is in the line",
     )
     add_options(parser)
     add(
@@ -169,14 +166,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--quiet", action="store_true", help="no progress bar, no provider line")
     options = parser.parse_args(arguments)
-    if options.folder is None and not options.check:
-        parser.error("the following arguments are required: folder")
-    given = [*_given(options), *_search_options(options)]
+    given = [*_given(options), *_search_options(options), *(["--json"] if options.json else [])]
     if options.check and given:
         parser.error(f"--check answers no lines: leave out {', '.join(given)}")
-    lines = [*given, *(["--json"] if options.json else [])]
-    if options.sound is not None and (options.check or lines):
-        flags = ["--check"] if options.check else lines
+    if options.sound is not None and (options.check or given):
+        flags = ["--check"] if options.check else given
         parser.error(f"{', '.join(flags)}: not with a sound file")
     if options.sound is None and (given := given_options(options)):
         parser.error(f"{', '.join(given)}: only with a sound file")
@@ -218,9 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     progress = LineProgress(size, shown)
     try:
         if options.check:
-            return check(
-                options.folder, options.provider, threads=options.threads, as_json=options.json
-            )
+            return check(options.folder, options.provider, threads=options.threads)
         if options.sound is not None:
             return transcribe(options, sys.stdout.buffer, shown)
         return _serve_lines(options, sys.stdin.buffer, sys.stdout.buffer, progress)

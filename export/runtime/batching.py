@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from keras_transformer.export.artefact.rows import Row
+from keras_transformer.export.artefact.results import Row
 
 # If several different rows, each run in a separate call, fail with the same error, the machine is
 # at fault. 3 to 5 rows are tried.

@@ -5,7 +5,7 @@ from typing import Any
 
 from keras_transformer.export.artefact.manifest import id_inputs
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_task
-from keras_transformer.export.artefact.rows import ResultMaker
+from keras_transformer.export.artefact.results import ResultMaker
 from keras_transformer.export.artefact.signature import SEARCH_TASKS
 from keras_transformer.export.artefact.task_heads import read_head, tags_words
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader

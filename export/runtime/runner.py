@@ -24,7 +24,7 @@ import numpy as np
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
-from keras_transformer.export.artefact.rows import ResultMaker, Row
+from keras_transformer.export.artefact.results import ResultMaker, Row
 from keras_transformer.export.runtime.batching import (
     MachineError,
     explained,

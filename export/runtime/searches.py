@@ -21,19 +21,18 @@ from keras_transformer.export.artefact.results import (
     Alternative,
     Details,
     Generation,
+    ResultMaker,
+    Row,
     Translation,
 )
-from keras_transformer.export.artefact.rows import ResultMaker, Row
-from keras_transformer.export.runtime.alternatives import find_alternatives
-from keras_transformer.export.runtime.details import DetailsMaker
+from keras_transformer.export.runtime.hypotheses import DetailsMaker, GrowingText, find_alternatives
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
 from keras_transformer.export.runtime.lines import text_of
 from keras_transformer.export.runtime.options import CallInputs, glossaries_of_lines, terms_of_lines
 from keras_transformer.export.runtime.placed_terms import place_terms
 from keras_transformer.export.runtime.runner import ALL, Runner
-from keras_transformer.export.runtime.speech_options import SpeechOptions
+from keras_transformer.export.runtime.speech import SpeechOptions
 from keras_transformer.export.runtime.steps_session import StepsSession
-from keras_transformer.export.runtime.streaming import GrowingText
 from keras_transformer.export.runtime.text_readers import LineReader
 from keras_transformer.export.runtime.transcription import Transcription
 from keras_transformer.padding import pad_rows

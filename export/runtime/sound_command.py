@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 from keras_transformer.export.artefact.transcripts import FORMATS
 from keras_transformer.export.runtime.console import tell
 from keras_transformer.export.runtime.searches import Transcriber
-from keras_transformer.export.runtime.speech_options import TASKS
+from keras_transformer.export.runtime.speech import TASKS
 from keras_transformer.export.runtime.transcription import Transcription
 
 # Options of a transcription, by their names in `SpeechOptions`.

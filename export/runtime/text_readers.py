@@ -12,7 +12,7 @@ from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.manifest import id_inputs
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.reader import Artefact
-from keras_transformer.export.artefact.rows import Passage, Row
+from keras_transformer.export.artefact.results import Passage, Row
 from keras_transformer.export.runtime.input_readers import (
     ItemReader,
     arrays,

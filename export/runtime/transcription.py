@@ -22,8 +22,7 @@ from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.artefact.transcripts import Segment
 from keras_transformer.export.runtime.features import FRAMES_PER_SECOND, FeatureReader
 from keras_transformer.export.runtime.sound import hold
-from keras_transformer.export.runtime.speech_options import SpeechOptions
-from keras_transformer.export.runtime.speech_tokens import SECONDS, SpeechTokens
+from keras_transformer.export.runtime.speech import SECONDS, SpeechOptions, SpeechTokens
 from keras_transformer.export.runtime.voice_activity import VoicedSound
 from keras_transformer.export.runtime.word_times import TimedPart, place_words, time_words
 from keras_transformer.special_ids import END_ID, PAD_ID

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.export.artefact.transcripts import Word
-from keras_transformer.export.runtime.speech_tokens import SECONDS, SpeechTokens
+from keras_transformer.export.runtime.speech import SECONDS, SpeechTokens
 from keras_transformer.types import Array
 
 FILTER = 7  # frames of the median filter

@@ -160,7 +160,6 @@ class Batches(keras.utils.PyDataset):
         self._pass: Iterator[Any] = iter(())
         self._lock = threading.Lock()  # generators run in TensorFlow's threads
         self._seeks = 0
-        self.seek(plan.options.initial_epoch)
 
     @property
     def batches(self) -> "Batches":
@@ -246,7 +245,7 @@ class Batches(keras.utils.PyDataset):
         options.experimental_distribute.auto_shard_policy = (
             tf.data.experimental.AutoShardPolicy.DATA
         )
-        return dataset.with_options(options).prefetch(self._plan.options.prefetch)
+        return dataset.with_options(options).prefetch(2)
 
 
 def _spec(array: Array) -> Any:

@@ -36,7 +36,6 @@ def language_model_batches(
     tokens_per_batch: int = 8192,
     *,
     window: int | None = None,
-    stride: int | None = None,
     begin: bool = True,
     sampling_alpha: float | None = None,
     **options: Any,
@@ -50,10 +49,10 @@ def language_model_batches(
     the end token, and both are padded with 0.
 
     With `window` the documents form one long text, with the end token after each of them. Each row
-    is a window of this text, T = `window`. The windows start every `stride` tokens. With
-    `shuffle=True` each epoch shuffles the windows and draws the start of each anywhere before the
-    next one. With `shuffle=False` they keep the order of the text, and the default `stride`
-    predicts each token once; tokens at the end that fill no window are left out.
+    is a window of this text, T = `window`. The windows follow each other. With `shuffle=True` each
+    epoch shuffles the windows and draws the start of each anywhere before the next one. With
+    `shuffle=False` they keep the order of the text and predict each token once; tokens at the end
+    that fill no window are left out.
 
     Args:
         texts: str or path-like, a file, plain or gzip: one document per line, or with `window` one
@@ -61,7 +60,6 @@ def language_model_batches(
         tokenizer: `Tokenizer`; one trained with `model_type="char"` gives characters.
         tokens_per_batch: int, limit of `B * T`.
         window: int, T, or `None`.
-        stride: int, tokens from one window to the next. Defaults to `None`: `window`.
         begin: bool. If True, windows start with the begin token, as prompts do when the model
             generates, and their T labels are T tokens of the text. If False, they start within the
             text. Documents without `window` always have it.
@@ -93,7 +91,7 @@ def language_model_batches(
         refuse_paths(texts, "texts")
         texts = checked_strings(texts, "texts")
     if window is None:
-        refuse_without("window", stride=stride, begin=None if begin else begin)
+        refuse_without("window", begin=None if begin else begin)
         batch_options = BatchOptions(tokens_per_batch, **options)
         lines = read_lines(texts) if is_file else texts
         columns = {"target": text_rows(tokenizer, lines, sampling_alpha)}
@@ -103,9 +101,7 @@ def language_model_batches(
         raise ValueError(
             f"sampling_alpha, {' and '.join(_NOT_WITH_WINDOW)} do not work with a window."
         )
-    stride = window if stride is None else stride
     check_count("window", window)
-    check_count("stride", stride)
     batch_options = BatchOptions(tokens_per_batch, window, **options)
     if batch_options.longest < window:
         raise ValueError(
@@ -120,7 +116,7 @@ def language_model_batches(
             f"The text has {len(ids)} tokens, too few for a window of {window} (one more if "
             "begin=False). Choose a smaller window."
         )
-    starts = np.arange(0, last + 1, stride)
+    starts = np.arange(0, last + 1, window)
     lengths = np.full(len(starts), window)
     windows = _Windows(ids, starts, lengths, last=last, moves=batch_options.shuffle)
     collate = _collate_documents if begin else _collate_windows
@@ -141,7 +137,7 @@ class _Windows(Rows):
     moves: bool = False
 
     def drawn(self, rng: np.random.Generator, longest: int) -> Self:
-        # One start in each stride: an epoch covers every part of the text about equally often.
+        # One start in each window: an epoch covers every part of the text about equally often.
         latest = np.append(self.starts[1:], self.last + 1)
         return replace(self, starts=rng.integers(self.starts, latest)) if self.moves else self
 

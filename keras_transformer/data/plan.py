@@ -37,7 +37,6 @@ class BatchOptions:
             Defaults to `True`.
         seed: int, not negative. The order of an epoch depends on the seed and the epoch only.
             Defaults to 0.
-        initial_epoch: int, epoch of the first pass over the data. Defaults to 0.
         bucket_boundaries: increasing ints, the greatest lengths of the buckets that batches are
             drawn from. Defaults to `None`: chosen for the lengths that occur.
         static_shapes: bool. If True, all batches of a bucket have the same shape: the greatest
@@ -46,7 +45,6 @@ class BatchOptions:
         batch_multiple: int, the batch size is a multiple of this (number of replicas). Missing
             rows consist of padding, which losses and metrics of this package leave out. Defaults
             to 1.
-        prefetch: int, number of batches to prepare ahead (TensorFlow only). Defaults to 2.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -56,14 +54,12 @@ class BatchOptions:
     max_length: int | None = 256
     shuffle: bool = True
     seed: int = 0
-    initial_epoch: int = 0
     bucket_boundaries: Sequence[int] | None = None
     static_shapes: bool = False
     batch_multiple: int = 1
-    prefetch: int = 2
 
     def __post_init__(self) -> None:
-        for name in ("tokens_per_batch", "batch_multiple", "prefetch"):
+        for name in ("tokens_per_batch", "batch_multiple"):
             check_count(name, getattr(self, name))
         boundaries = self.bucket_boundaries
         if boundaries is None:

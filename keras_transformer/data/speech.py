@@ -68,8 +68,7 @@ def speech_batches(
         mels: int, M, the mel bands that the model reads. Defaults to 80; Whisper large-v3 has 128.
         max_length: int, greatest T, the positions of the decoder. Recordings with longer targets
             are left out. Defaults to 448, as in Whisper.
-        **options: `shuffle`, `seed`, `initial_epoch`, `batch_multiple` and `prefetch` of
-            `BatchOptions`.
+        **options: `shuffle`, `seed` and `batch_multiple` of `BatchOptions`.
 
     Returns:
         On TensorFlow a `tf.data.Dataset` with the attribute `batches`, a `Batches`; on other

@@ -71,7 +71,7 @@ def translation_batches(
             `0-0 1-2` (source word, target word); or such lines. Words are separated by spaces.
             Labels are then `{"logits": (B, T), "alignments": float32 (B, T, S)}`, for
             `with_alignments`. Defaults to `None`.
-        glossary: `Glossary`, or the path of a .tsv or .tbx file. `Glossary.annotated` adds target
+        glossary: `Glossary`, or the path of a .tsv file. `Glossary.annotated` adds target
             phrases to the sources of pairs that contain the source phrase and the target phrase
             (Dinu et al. 2019, arXiv 1906.01105). The model learns to use them; also train on pairs
             without annotations. Annotate the sources of a translation in the same way. Defaults to

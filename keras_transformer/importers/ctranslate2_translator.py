@@ -45,10 +45,7 @@ def load_translator(
     orders = _orders(folder, specification, [len(side) for side in unknown])
     model = make_translator(folder, specification, {"reads_end": reads_end, **options}, orders)
     names = [pieces.piece_names(*side) for side in zip(vocabularies, orders, unknown, strict=True)]
-    if models[0] == models[1] and names[0] == names[1]:
-        return with_tokenizers(model, pieces.renumbered(models[0], names[0]))
-    source = pieces.renumbered(models[0], names[0], writes=False)
-    return with_tokenizers(model, (source, pieces.renumbered(models[1], names[1])))
+    return with_tokenizers(model, pieces.renumbered_sides(models, names))
 
 
 def make_translator(

@@ -120,6 +120,12 @@ class HubModel(DigestRecord, DistributedModel):
         cache = ops.concatenate([cache, slot], axis=4)
         return ops.reshape(cache, (batch_size * width, *ops.shape(cache)[2:]))
 
+    def _result(self, logits: Tensor, past: Tensor, sizes: tuple[Any, Any]) -> tuple[Tensor, Cache]:
+        """Returns the result of a step of B sentences and W hypotheses, `sizes`."""
+        past = ops.reshape(past, (*sizes, *ops.shape(past)[1:]))
+        logits = ops.reshape(logits, (*sizes, logits.shape[-1]))
+        return self._logits(logits), Cache(by_hypothesis=past)
+
 
 def _for_each(width: Any, x: Tensor) -> Tensor:
     """Repeats the values of each sentence (B, ...) for its hypotheses: (B W, ...)."""
@@ -181,9 +187,7 @@ class HubCausalModel(HubModel):
         past = self._with_slot(cache.by_hypothesis)
         tokens = ops.reshape(self._read(ids), (batch_size * width, 1))
         logits, _, past = self.task.call_with_cache(tokens, past, position)
-        past = ops.reshape(past, (batch_size, width, *ops.shape(past)[1:]))
-        logits = ops.reshape(logits, (batch_size, width, logits.shape[-1]))
-        return self._logits(logits), Cache(by_hypothesis=past)
+        return self._result(logits, past, (batch_size, width))
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -263,6 +267,4 @@ class HubSeq2SeqModel(HubModel):
             cross_attention_cache=cross,
             cross_attention_cache_update_index=None,
         )
-        past = ops.reshape(past, (batch_size, width, *ops.shape(past)[1:]))
-        logits = ops.reshape(logits, (batch_size, width, logits.shape[-1]))
-        return self._logits(logits), Cache(by_hypothesis=past)
+        return self._result(logits, past, (batch_size, width))

@@ -150,10 +150,7 @@ def load(
     orders = row_orders(config, [len(own) for own in unknown])
     model = _model(config, tensors, orders, options)
     names = [pieces.piece_names(*own) for own in zip(ids, orders, unknown, strict=True)]
-    if models[0] == models[1] and names[0] == names[1]:
-        return with_tokenizers(model, pieces.renumbered(models[0], names[0]))
-    source = pieces.renumbered(models[0], names[0], writes=False)
-    return with_tokenizers(model, (source, pieces.renumbered(models[1], names[1])))
+    return with_tokenizers(model, pieces.renumbered_sides(models, names))
 
 
 def _read_vocabulary(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, int]:

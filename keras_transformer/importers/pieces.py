@@ -114,6 +114,20 @@ def renumbered(model: bytes, names: Sequence[str], writes: bool = True) -> Token
     return Tokenizer(proto.SerializeToString(deterministic=True))
 
 
+def renumbered_sides(
+    models: Sequence[bytes], names: Sequence[Sequence[str]]
+) -> Tokenizer | tuple[Tokenizer, Tokenizer]:
+    """Returns the tokenizers of a source and a target: one if both are equal.
+
+    Args:
+        models: two serialized SentencePiece models.
+        names: for each model the result of `piece_names`.
+    """
+    if models[0] == models[1] and names[0] == names[1]:
+        return renumbered(models[0], names[0])
+    return renumbered(models[0], names[0], writes=False), renumbered(models[1], names[1])
+
+
 def published(model: bytes) -> tuple[list[str | None], bytes]:
     """Converts one of our models to the form in Marian's folders, the inverse of `renumbered`.
 

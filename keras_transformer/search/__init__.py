@@ -4,7 +4,7 @@
 step by step, `ranking` finds the most likely next tokens. `beam`, `greedy` and `sampling` are the
 searches, and `speech` is Whisper's search. `shortlist` restricts the tokens whose logits a model
 computes. `constraints` has the protocol of rules that bias or forbid next tokens; `rules`,
-`timestamps`, `bracket_grammar` and `terms` are such rules.
+`timestamps` and `terms` are such rules.
 
 This folder may import TensorFlow, the layers and special ids, but no models: a search accepts any
 `SearchModel`. To add a new search, write a subclass of `base.Search` in a file of this folder and
@@ -38,7 +38,6 @@ TensorShape([2, 4])
 from keras_transformer.decoding import Cache, SearchModel, Shared
 from keras_transformer.search.base import SearchResult
 from keras_transformer.search.beam import BeamSearch
-from keras_transformer.search.bracket_grammar import BracketGrammar
 from keras_transformer.search.constraints import Constraint, Past, forbid_tokens
 from keras_transformer.search.greedy import GreedySearch
 from keras_transformer.search.rules import (
@@ -54,7 +53,6 @@ from keras_transformer.search.terms import Terms
 __all__ = [
     "BeamSearch",
     "BiasedPrefix",
-    "BracketGrammar",
     "Cache",
     "Constraint",
     "ForbiddenWords",

@@ -1,12 +1,10 @@
 """Glossaries: target phrases that translations of given source phrases must contain."""
 
-import itertools
 import pathlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Self
-from xml.etree import ElementTree
 
 from keras_transformer.text.corpora import read_lines
 from keras_transformer.text.scripts import NO_SPACES, has_no_spaces
@@ -16,7 +14,6 @@ from keras_transformer.types import StrPath
 MARKS = ("\u27e6", "\u27e7")
 _PART = re.compile(rf"[{NO_SPACES}]|[^\W{NO_SPACES}]+|[^\w\s]")
 _JOINERS = "\u200c\u200d"  # inside words of some scripts
-_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
 class Occurrence(NamedTuple):
@@ -67,26 +64,19 @@ class Glossary:
         self._longest = max(map(len, self._targets), default=0)
 
     @classmethod
-    def read(cls, path: StrPath, source: str | None = None, target: str | None = None) -> Self:
-        """Reads a file of tab-separated values, or a TermBase eXchange file (.tbx).
+    def read(cls, path: StrPath) -> Self:
+        """Reads a file of tab-separated values.
 
         Args:
-            path: str or path. A line of a TSV file has a source phrase, a tab and a target phrase;
-                further columns and empty lines are skipped. It must be UTF-8.
-            source: str, the language of the source phrases in a TBX file, as in its `xml:lang`.
-                Defaults to `None`: the first language of the file that is not the target.
-            target: str, the language of the target phrases. Defaults to `None`: the other language.
+            path: str or path. A line has a source phrase, a tab and a target phrase; further
+                columns and empty lines are skipped. The file must be UTF-8.
 
         Raises:
-            ValueError: a line lacks a phrase, the file is not TBX or declares XML entities, it has
-                more than two languages and none were chosen, or both languages are the same.
+            ValueError: a line lacks a phrase or is not UTF-8.
 
-        >>> glossary = Glossary.read("terms.tbx", "en", "de")  # doctest: +SKIP
+        >>> glossary = Glossary.read("terms.tsv")  # doctest: +SKIP
         """
-        path = pathlib.Path(path)
-        if path.suffix.lower() == ".tbx":
-            return cls(_tbx_pairs(path, source, target))
-        return cls(_tsv_pairs(path))
+        return cls(_pairs(pathlib.Path(path)))
 
     def terms(self, line: str) -> list[str]:
         """Returns the target phrases of the entries that apply to a line, each once."""
@@ -168,7 +158,7 @@ def _spans(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def _tsv_pairs(path: pathlib.Path) -> Iterator[tuple[str, str]]:
+def _pairs(path: pathlib.Path) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
@@ -179,50 +169,3 @@ def _tsv_pairs(path: pathlib.Path) -> Iterator[tuple[str, str]]:
                 f"it is {line[:80]!r}."
             )
         yield source, rest[0]
-
-
-def _tbx_pairs(
-    path: pathlib.Path, source: str | None, target: str | None
-) -> Iterator[tuple[str, str]]:
-    data = path.read_bytes()
-    if b"<!ENTITY" in data.replace(b"\0", b""):  # entities can grow without bound
-        raise ValueError(f"{path} declares XML entities. Write their text in their place.")
-    try:
-        root = ElementTree.fromstring(data)
-    except (ElementTree.ParseError, LookupError, ValueError) as error:  # LookupError: encoding
-        raise ValueError(f"{path} is no TBX file: {error}.") from error
-    entries = [
-        _terms_by_language(entry)
-        for entry in root.iter()
-        if _name(entry) in ("termEntry", "conceptEntry")
-    ]
-    languages = list(dict.fromkeys(itertools.chain.from_iterable(entries)))
-    if source is None:
-        source = next((language for language in languages if language != target), None)
-    others = [language for language in languages if language != source]
-    if target is None and len(others) == 1:
-        target = others[0]
-    if source not in languages or target not in languages or source == target:
-        raise ValueError(
-            f"{path} has the languages {languages}. Choose two of them: "
-            "Glossary.read(path, source, target)."
-        )
-    for entry in entries:
-        if source in entry and target in entry:
-            yield from ((phrase, entry[target][0]) for phrase in entry[source])
-
-
-def _terms_by_language(entry: ElementTree.Element) -> dict[str, list[str]]:
-    """Returns the terms of an entry by language, in the order of the file."""
-    found: dict[str, list[str]] = {}
-    for part in entry:
-        if _name(part) in ("langSet", "langSec"):
-            terms = ["".join(x.itertext()).strip() for x in part.iter() if _name(x) == "term"]
-            if terms:
-                found.setdefault(part.get(_LANGUAGE, ""), []).extend(terms)
-    return found
-
-
-def _name(element: ElementTree.Element) -> str:
-    """Returns the name of an element without its namespace."""
-    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""

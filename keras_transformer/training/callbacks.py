@@ -1,6 +1,5 @@
 """Callbacks for `model.fit`: BLEU, tokens per second, time left, a stop at non-finite losses."""
 
-import pathlib
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,11 +7,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from keras_transformer.files import checked_path
 from keras_transformer.text.vocabularies import check_tokenizers, of_both_sides
-from keras_transformer.training.checkpoints import write_weights
 from keras_transformer.translation import translate
-from keras_transformer.types import StrPath
 
 if TYPE_CHECKING:  # it needs SentencePiece; callbacks do not
     from keras_transformer.text.json_tokenizer import AnyTokenizer
@@ -45,9 +41,6 @@ class BleuCallback(keras.callbacks.Callback):
         tokens_per_batch: source tokens of one search, padding included; sentences of similar length
             share a batch. Defaults to 4096.
         tokenize: sacreBLEU's tokeniser. Defaults to "13a"; use "none" for tokenised text.
-        lowercase: whether to ignore case. Defaults to `False`.
-        best_path: file for the weights of the best epoch so far, ending in ".npz"; read it with
-            `model.set_weights(average_checkpoints([best_path]))`. Defaults to `None`: not saved.
 
     Attributes:
         best: highest score so far.
@@ -55,8 +48,8 @@ class BleuCallback(keras.callbacks.Callback):
         translations: list of N strings, the last translations.
 
     Raises:
-        ValueError: there is no sentence, the numbers of sentences and references differ, `every`
-            is below 1, or `best_path` has another ending.
+        ValueError: there is no sentence, the numbers of sentences and references differ, or `every`
+            is below 1.
 
     Example:
 
@@ -77,8 +70,6 @@ class BleuCallback(keras.callbacks.Callback):
         start: int = 0,
         tokens_per_batch: int = 4096,
         tokenize: str = "13a",
-        lowercase: bool = False,
-        best_path: StrPath | None = None,
     ) -> None:
         super().__init__()
         if not len(source_lines) or len(source_lines) != len(reference_lines):
@@ -88,8 +79,6 @@ class BleuCallback(keras.callbacks.Callback):
             )
         if every < 1:
             raise ValueError(f"every must be at least 1, but it is {every}.")
-        if best_path is not None and not str(best_path).endswith(".npz"):
-            raise ValueError(f'best_path must end in ".npz", but it is {best_path}.')
         try:
             import sacrebleu
         except ModuleNotFoundError as error:
@@ -104,11 +93,10 @@ class BleuCallback(keras.callbacks.Callback):
         self.every = every
         self.start = start
         self.tokens_per_batch = tokens_per_batch
-        self.best_path: pathlib.Path | None = None if best_path is None else checked_path(best_path)
         self.best: float = float("-inf")
         self.best_epoch: int | None = None
         self.translations: list[str] = []
-        self._scorer = sacrebleu.metrics.BLEU(tokenize=tokenize, lowercase=lowercase)
+        self._scorer = sacrebleu.metrics.BLEU(tokenize=tokenize)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         tokenizers = of_both_sides(self.model, self.tokenizer, self.target_tokenizer)
@@ -130,9 +118,6 @@ class BleuCallback(keras.callbacks.Callback):
         print(f"\nepoch {epoch + 1}: {score} {self._scorer.get_signature()}", flush=True)
         if score.score > self.best:
             self.best, self.best_epoch = score.score, epoch + 1
-            if self.best_path is not None:
-                info = {"epoch": epoch + 1, "val_bleu": self.best}
-                write_weights(self.best_path, self.model, info)
         if logs is not None:
             logs["val_bleu"] = score.score
 

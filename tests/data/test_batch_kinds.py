@@ -50,11 +50,12 @@ def equal(left, right):
 @each_kind
 def test_epochs_depend_on_the_seed_and_can_be_resumed_within(kind):
     make = functools.partial(KINDS[kind], 160)
-    whole, resumed = make(seed=3), make(seed=3, initial_epoch=1)
+    whole, resumed = make(seed=3), make(seed=3)
     first, second = list(whole), list(whole)
     count = int(whole.cardinality())
     assert count == len(first) == len(second) == whole.batches.report.batches > 3
     assert not equal(flat(first), flat(second))
+    resumed.batches.seek(1)
     assert equal(flat(second), flat(resumed))
     assert equal(flat(second[2:]), flat(resumed.batches.rest(1, 2)))
     resumed.batches.seek(0)

@@ -163,7 +163,8 @@ def test_every_epoch_has_all_pairs_in_the_same_number_of_batches(tokenizer, opti
     text = sorted(zip(SOURCE, TARGET, strict=True))
     for epoch in pairs:
         assert sorted((tokenizer.decode(s), tokenizer.decode(t)) for s, t in epoch) == text
-    resumed = kt.translation_batches(SOURCE, TARGET, tokenizer, 211, initial_epoch=1, **options)
+    resumed = kt.translation_batches(SOURCE, TARGET, tokenizer, 211, **options)
+    resumed.batches.seek(1)
     rest = resumed.batches.rest(1, 7)
     assert int(rest.cardinality()) == count - 7
     assert equal(rest, epochs[1][7:]) and equal(rest, epochs[1][7:])
@@ -305,7 +306,6 @@ def test_odd_and_long_text_is_unchanged(tokenizer):
         ({"batch_multiple": -2}, "batch_multiple must be .* got -2"),
         ({"bucket_boundaries": []}, r"must be increasing positive ints .* got \[\]"),
         ({"bucket_boundaries": [9, 9]}, r"must be increasing positive ints .* got \[9, 9\]"),
-        ({"initial_epoch": -1}, "epochs are counted from 0, got -1"),
     ],
 )
 def test_options_out_of_range_are_refused(tokenizer, options, message):
@@ -317,6 +317,8 @@ def test_batches_past_the_end_are_refused(tokenizer):
     batches = kt.translation_batches(SOURCE, TARGET, tokenizer, 97).batches
     count = batches.batches_per_epoch
     assert list(batches.rest(0, count)) == []
+    with pytest.raises(ValueError, match="epochs are counted from 0, got -1"):
+        batches.seek(-1)
     with pytest.raises(ValueError, match=f"an epoch has {count} batches, .* resume at {count + 1}"):
         batches.rest(0, count + 1)
     with pytest.raises(ValueError, match="example .* has .* tokens, .* takes 7 at most"):

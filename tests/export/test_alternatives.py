@@ -9,7 +9,7 @@ from helpers import exports
 
 import keras_transformer as kt
 from keras_transformer.export.runtime import Translator
-from keras_transformer.export.runtime.alternatives import find_alternatives
+from keras_transformer.export.runtime.hypotheses import find_alternatives
 
 SEARCH = exports.DETAILED
 LINE = "a man 's hat"

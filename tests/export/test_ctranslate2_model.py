@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from helpers import published
+from helpers import exports, published
 from helpers.tiers import quick
 
 import keras_transformer as kt
@@ -56,15 +56,7 @@ VARIANTS = {
 
 
 def random_model(**options):
-    """Returns a model with only random weights, so that a test fails if two are swapped."""
-    model = kt.Transformer(
-        V, **{"num_layers": N, "d_model": D, "num_heads": H, "d_ff": F, **options}
-    )
-    generator = np.random.default_rng(7)
-    for weight in model.weights:
-        drawn = generator.normal(scale=0.3, size=weight.shape)
-        weight.assign(drawn + (1.0 if weight.path.endswith("gamma") else 0.0))
-    return model
+    return exports.tiny("translate", V, **{"d_model": D, "d_ff": F, **options})
 
 
 def translator(model, folder):

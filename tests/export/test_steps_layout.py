@@ -1,6 +1,5 @@
 """The layout "steps": two files without a loop give the same tokens as one file."""
 
-import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -206,10 +205,5 @@ def test_shapes_beyond_the_limit_run_without_a_graph(sessions, monkeypatch):
 
 
 def test_check_runs_both_files(capsys):
-    assert check(folder("greedy"), ["CPUExecutionProvider"], threads=1, as_json=True) == 0
-    (trial,) = json.loads(capsys.readouterr().out)["trials"]
-    nodes = sum(
-        len(onnx.load(path).graph.node) for path in read_artefact(folder("greedy")).model_paths
-    )
-    assert trial["error"] is None
-    assert 0 < sum(trial["nodes"].values()) <= nodes  # ONNX Runtime removes some
+    assert check(folder("greedy"), ["CPUExecutionProvider"], threads=1) == 0
+    assert capsys.readouterr().out == "verdict: serves on CPUExecutionProvider\n"

@@ -7,8 +7,8 @@ from helpers.exports import LINES, MAX_LENGTH
 
 from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.runtime import Generator, Translator
+from keras_transformer.export.runtime.hypotheses import GrowingText
 from keras_transformer.export.runtime.steps_session import SearchState, StepsSession
-from keras_transformer.export.runtime.streaming import GrowingText
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 from keras_transformer.text.json_tokenizer import JsonTokenizer
 

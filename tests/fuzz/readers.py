@@ -110,17 +110,6 @@ def glossary(folder):
     return lambda folder: kt.Glossary.read(folder / "terms.tsv")
 
 
-def tbx(folder):
-    languages = [
-        f'<langSet xml:lang="{name}"><tig><term>{term}</term></tig></langSet>'
-        for name, term in (("en", "house"), ("de", "Haus"))
-    ]
-    entry = f"<termEntry>{''.join(languages)}</termEntry>"
-    text = f"<martif><text><body>{entry}</body></text></martif>"
-    (folder / "terms.tbx").write_text(text, "utf-8")
-    return lambda folder: kt.Glossary.read(folder / "terms.tbx", source="en", target="de")
-
-
 def keras_model(folder):
     x = keras.Input((None,), dtype="int32")
     keras.Model(x, kt.EncoderBlock(2, 8)(kt.TokenEmbedding(23, 16)(x))).save(folder / "m.keras")
@@ -138,7 +127,7 @@ READERS = {
     reader.__name__: reader
     for reader in (
         *(artefact, sentencepiece, json_tokenizer, safetensors, bert_config, marian_model),
-        *(shortlist, ctranslate2_model, checkpoint, glossary, tbx, keras_model),
+        *(shortlist, ctranslate2_model, checkpoint, glossary, keras_model),
     )
 }
 RARE = {"keras_model": 0.01, "artefact": 0.05}  # share of the cases for slow readers
@@ -148,7 +137,7 @@ def judge(kind, read, samples, seed, index, folder):
     """Returns the outcome of a case, and the error."""
     random = np.random.default_rng([seed, index])
     name = sorted(samples)[random.integers(0, len(samples))]
-    changed = damaged(samples[name], random, name.endswith((".json", ".tbx", ".tsv")))
+    changed = damaged(samples[name], random, name.endswith((".json", ".tsv")))
     for file, data in samples.items():
         (folder / file).write_bytes(changed if file == name else data)
     try:

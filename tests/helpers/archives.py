@@ -14,6 +14,8 @@ from keras_transformer.export.archive.worker import Worker
 from keras_transformer.export.artefact.reader import read_artefact
 
 WORDS = "a man rides a bicycle . two dogs run along the beach ein mann fährt".split()
+# Lines of the tests without Ray. The fourth is too long.
+LINES = ["a man rides", "", "two dogs run .", "the red hat " * 30, "a child\tjumps"]
 # Options of a plan.
 OPTIONS = {
     "artefact": "0" * 64,

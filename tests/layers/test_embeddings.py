@@ -1,4 +1,4 @@
-"""Token embeddings, tied to the logits, segment embeddings and word numbers.
+"""Token embeddings, tied to the logits, and segment embeddings.
 
 Shapes: B batch, T length, D d_model, V vocabulary.
 """
@@ -21,7 +21,7 @@ from helpers.checks import (
     weights_of,
 )
 
-from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding, WordNumbers
+from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
 
 B, T, D, V = 3, 5, 7, 23
 
@@ -88,19 +88,6 @@ def test_each_token_gets_the_vector_of_its_segment():
     assert_close(layer(x, ids), x + table[ids], 1e-6)
 
 
-def test_pieces_get_the_number_of_their_word(tmp_path):
-    starts = [0, 0, 0, 0, 1, 1, 0]  # piece 6 continues a word
-    ids = keras.Input((None,), dtype="int32", name="ids")
-    model = keras.Model(ids, WordNumbers(starts, most=3)(ids))
-    model.save(tmp_path / "model.keras")
-    given = np.array([[4, 6, 5, 0], [6, 4, 6, 5], [4, 5, 4, 5]])
-    expected = [[1, 1, 2, 0], [1, 1, 1, 2], [1, 2, 3, 3]]
-    for each in (model, keras.saving.load_model(tmp_path / "model.keras")):
-        found = each(given)
-        assert_close(found, expected, 0.0)
-        assert keras.backend.standardize_dtype(found.dtype) == "int32"
-
-
 TOKENS = {"vocab_size": V, "d_model": D, "tie_output": False, "output_bias": True}
 
 
@@ -121,8 +108,6 @@ def test_layer_promises(cls, config, inputs, tmp_path):
         (TokenEmbedding, (0, D), "vocab_size must be at least 1"),
         (TokenEmbedding, (V, -1), "d_model must be at least 1"),
         (SegmentEmbedding, (0,), "num_segments must be at least 1"),
-        (WordNumbers, ([], 3), "empty"),
-        (WordNumbers, ([True], 0), "at least 1"),
     ],
 )
 def test_invalid_arguments_are_refused(cls, arguments, message):

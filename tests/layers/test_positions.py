@@ -17,8 +17,8 @@ from helpers.checks import (
     weights_of,
 )
 
-from keras_transformer.layers.grid_positions import GridPositionEncoding
 from keras_transformer.layers.positions import (
+    GridPositionEncoding,
     LearnedPositionEncoding,
     PositionEncoding,
     RotaryPositionEncoding,

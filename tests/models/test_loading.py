@@ -83,11 +83,11 @@ class Subclass(keras.Model):
         super().__init__(**kwargs)
         self.whole = whole
         self.embedding = kt.TransformerEncoder(29, **SIZES) if whole else kt.TokenEmbedding(29, 22)
-        self.numbers, self.segments = kt.WordNumbers([True] * 29), kt.SegmentEmbedding(9)
+        self.segments = kt.SegmentEmbedding(29)
         self.block = kt.EncoderBlock(2, 17)
 
     def call(self, ids):
-        return self.block(self.segments(self.embedding(ids), self.numbers(ids)))
+        return self.block(self.segments(self.embedding(ids), ids))
 
     def get_config(self):
         return {**super().get_config(), "whole": self.whole}

@@ -44,7 +44,6 @@ CALLS = {
     "call": lambda m, bad: m(inputs(target_ids=bad)),
     "call of an embedding": lambda m, bad: kt.TokenEmbedding(V, 8)(bad),
     "call of segments": lambda m, bad: kt.SegmentEmbedding(V - 1)(np.ones((4, 3, 8)), bad),
-    "call of word numbers": lambda m, bad: kt.WordNumbers([True] * V)(bad),
     "loss": lambda m, bad: kt.SequenceCrossentropy()(bad, np.zeros((4, 3, V))),
     "metric": lambda m, bad: kt.TokenAccuracy()(bad, np.zeros((4, 3, V))),
     "search": lambda m, bad: kt.GreedySearch()(m, bad),
@@ -114,7 +113,6 @@ LANGUAGE_MODEL = {"vocab_size": V, **SIZES}
         lambda m: m(RAGGED),
         lambda m: m.fit(dataset(RAGGED, RAGGED.to_tensor()), verbose=0, shuffle=False),
         lambda m: kt.TokenEmbedding(V, 8)(RAGGED),
-        lambda m: kt.WordNumbers([True] * V)(RAGGED),
     ],
 )
 def test_ragged_ids_are_refused_with_the_way_to_pad_them(call):

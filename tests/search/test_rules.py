@@ -312,3 +312,8 @@ def test_a_prefix_and_a_minimum_for_each_sentence_trace_with_one_hypothesis():
     source = exports.source(3)
     expected = search(model, source, 5, min_length=np.full(3, 2), biased_prefix=prefix)
     np.testing.assert_array_equal(run(source, np.full(3, 2)).ids, expected.ids)
+
+
+def test_a_constraint_without_its_methods_is_refused():
+    with pytest.raises(TypeError, match="str has no inputs, .* read, start, step, so it is not a"):
+        kt.GreedySearch(constraints=["brackets"])

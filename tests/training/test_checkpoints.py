@@ -268,7 +268,6 @@ def test_averaging_keeps_the_last_epochs_of_the_new_run_on_disk(tmp_path):
         RunFolder,
         HistoryLog,
         lambda path: write_checkpoint(path, {}, {}),
-        lambda path: kt.BleuCallback(None, None, ["a"], ["a"], best_path=f"{path}/best.npz"),
     ],
 )
 def test_path_that_begins_with_a_tilde_is_refused(write, tmp_path, monkeypatch):

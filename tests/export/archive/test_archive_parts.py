@@ -13,20 +13,7 @@ from keras_transformer.export.archive.job import JobProgress
 from keras_transformer.export.archive.worker import MOST_TRIES, TRIES_ENDING, Worker
 
 TOKENIZER = artefacts.tokenizer()
-LINES = ["a man rides", "", "two dogs run .", "the red hat " * 30, "a child\tjumps"]
-
-
-@pytest.fixture
-def inputs(tmp_path):
-    """Two files: five lines, one of them too long, and one that is not UTF-8."""
-    archives.write_text(tmp_path / "a.txt.gz", LINES)
-    (tmp_path / "b.txt").write_bytes(b"\xff\n")
-    return plan.find_inputs([tmp_path / "a*", tmp_path / "*.txt"])
-
-
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    return artefacts.write(tmp_path_factory.mktemp("archive") / "onnx", TOKENIZER)
+LINES = archives.LINES
 
 
 @pytest.mark.parametrize("format", ["parquet", "jsonl"])

@@ -3,9 +3,9 @@
 import onnxruntime
 import pytest
 from helpers import head_artefacts
-from helpers.machines import CPU, CUDA
 
 from keras_transformer.export.runtime import Predictor
+from keras_transformer.export.runtime.session import CPU, CUDA
 
 
 @pytest.fixture(scope="package")

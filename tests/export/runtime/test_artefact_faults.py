@@ -22,7 +22,7 @@ from keras_transformer.export.runtime import (
     session,
 )
 from keras_transformer.export.runtime.__main__ import main
-from keras_transformer.export.runtime.trials import made_up_inputs
+from keras_transformer.export.runtime.check import made_up_inputs
 
 TRIES = 200
 NAMES = [signature.MODEL_FILE, signature.TOKENIZER_FILE, signature.MANIFEST_FILE]
@@ -376,7 +376,8 @@ def test_a_wrong_value_is_named(name, place, value, message, tokenizer, tmp_path
     with pytest.raises(ArtefactError, match=message):
         open_runner(folder)
     assert main([str(folder), "--check"]) == 2
-    assert re.search(message, " ".join(capsys.readouterr().out.split()))
+    output, errors = capsys.readouterr()
+    assert re.search(message, " ".join((output + errors).split()))
 
 
 def test_a_sealed_manifest_names_no_file_outside_its_folder(copy):

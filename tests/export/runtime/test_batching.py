@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_transformer.export.artefact.rows import Row
+from keras_transformer.export.artefact.results import Row
 from keras_transformer.export.runtime.batching import (
     PROBES,
     MachineError,

@@ -268,7 +268,8 @@ def test_a_stream_that_fails_ends_its_line(command, monkeypatch, error):
         ("generate", "--seed -1", "--seed must be from 0 to 2147483646, got -1"),
         ("generate", "--seed x", "argument --seed: invalid int value"),
         ("", "--check a --n-best 2", "--check answers no lines: leave out --n-best"),
-        ("", "--check --seed 0 --with-prompt", "leave out --seed, --with-prompt"),
+        ("", "--check a --json", "--check answers no lines: leave out --json"),
+        ("", "--check a --seed 0 --with-prompt", "leave out --seed, --with-prompt"),
     ],
 )
 def test_wrong_arguments_are_named_and_give_status_2(command, made, name, arguments, message):

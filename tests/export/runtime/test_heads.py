@@ -10,8 +10,7 @@ from helpers import head_artefacts
 from keras_transformer import export
 from keras_transformer.export.artefact import signature, task_heads
 from keras_transformer.export.artefact.manifest import seal, unseal
-from keras_transformer.export.artefact.results import Outputs, Translation
-from keras_transformer.export.artefact.rows import Passage, Row
+from keras_transformer.export.artefact.results import Outputs, Passage, Row, Translation
 from keras_transformer.export.runtime import Predictor, Tags
 from keras_transformer.export.runtime.lines import Format, format_result
 

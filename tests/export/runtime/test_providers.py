@@ -10,10 +10,10 @@ import onnx
 import onnxruntime
 import pytest
 from helpers import artefacts
-from helpers.machines import CPU, CUDA
 
 from keras_transformer.export.proof import run_exported
 from keras_transformer.export.runtime import ProviderError, Translator, session
+from keras_transformer.export.runtime.session import CPU, CUDA
 
 AZURE = "AzureExecutionProvider"  # in every CPU wheel; runs no ONNX operator
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.rows import Row
+from keras_transformer.export.artefact.results import Row
 from keras_transformer.export.runtime import (
     ArtefactError,
     Generation,

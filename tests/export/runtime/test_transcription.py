@@ -14,7 +14,7 @@ from keras_transformer.export.artefact.transcripts import FORMATS, Segment, cloc
 from keras_transformer.export.runtime import Transcriber, sound_command, voice_activity
 from keras_transformer.export.runtime.__main__ import main
 from keras_transformer.export.runtime.features import FeatureReader
-from keras_transformer.export.runtime.speech_options import SpeechOptions
+from keras_transformer.export.runtime.speech import SpeechOptions
 from keras_transformer.export.runtime.transcription import Transcription, split
 from keras_transformer.export.runtime.word_times import (
     TimedPart,

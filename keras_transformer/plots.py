@@ -1,9 +1,13 @@
-"""Attention weights, and figures of them as in the paper's appendix.
+"""Figures: learning curves, and attention maps as in the paper's appendix.
+
+Functions that draw return a `matplotlib.figure.Figure`, made without pyplot, so no display is
+needed and nothing stays open. `figure.savefig(path)` writes it. Only they import Matplotlib.
 
 Shapes: B batch, N layers, H heads, T target (query) length, S source (key) length.
 """
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +21,19 @@ from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.text.vocabularies import check_tokenizers, of_both_sides
 from keras_transformer.types import Array, Tensor
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # both are optional
     from matplotlib.figure import Figure
 
     from keras_transformer.text.tokenizer import Tokenizer
+
+__all__ = [
+    "attention_maps",
+    "block_attention",
+    "plot_attention",
+    "plot_learning_curve",
+    "plot_translation",
+    "token_labels",
+]
 
 SPECIAL_LABELS: dict[int, str] = {PAD_ID: "<pad>", BEGIN_ID: "<s>", END_ID: "</s>"}
 
@@ -242,3 +255,58 @@ def plot_translation(
     weights = attention_maps(model, source_ids, target_ids)["cross"]
     labels = token_labels(target_tokenizer, target_ids), token_labels(tokenizer, source_ids)
     return plot_attention(weights, *labels, title)
+
+
+def plot_learning_curve(
+    history: Mapping[str, Sequence[float | None]], title: str | None = None
+) -> "Figure":
+    """Draws each logged quantity by epoch, training and validation in one panel.
+
+    Args:
+        history: dict from name to a list with one number per epoch, such as `History.history` of
+            `model.fit`. `"val_loss"` is drawn beside `"loss"`. Lists may differ in length, and
+            numbers that are `None` or not finite leave a gap.
+        title: str or `None`.
+
+    Returns:
+        `matplotlib.figure.Figure`, one panel per quantity.
+
+    Raises:
+        ValueError: `history` has no numbers.
+
+    Example:
+
+    >>> len(plot_learning_curve({"loss": [5.0, 4.0], "val_loss": [4.5, 4.2], "bleu": [1, 9]}).axes)
+    2
+    """
+    from matplotlib.figure import Figure
+
+    curves = {name: _finite(numbers) for name, numbers in history.items() if len(numbers)}
+    quantities = list(dict.fromkeys(name.removeprefix("val_") for name in curves))
+    if not quantities:
+        raise ValueError(
+            f"history must hold a list of numbers for at least one name, got {history!r}. Did "
+            "`fit` finish an epoch?"
+        )
+    figure = Figure(figsize=(4.5 * len(quantities), 3.5), layout="constrained")
+    panels = figure.subplots(1, len(quantities), squeeze=False)[0]
+    for panel, quantity in zip(panels, quantities, strict=True):
+        for name, label in ((quantity, "training"), (f"val_{quantity}", "validation")):
+            if name in curves:
+                epochs = range(1, len(curves[name]) + 1)
+                # A line through one point would be invisible.
+                panel.plot(epochs, curves[name], "." if len(epochs) == 1 else "-", label=label)
+        if quantity == "perplexity":
+            panel.set_yscale("log")
+        panel.set_xlabel("epoch")
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.set_title(quantity)
+        panel.legend()
+    figure.suptitle(title)
+    return figure
+
+
+def _finite(numbers: Sequence[float | None]) -> list[float]:
+    """Returns floats, with NaN for values that matplotlib cannot draw."""
+    numbers = [math.nan if number is None else float(number) for number in numbers]
+    return [number if math.isfinite(number) else math.nan for number in numbers]

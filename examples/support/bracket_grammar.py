@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.search.constraints import Constraint, Past, forbid_tokens
-from keras_transformer.search.inputs import SOURCE_IDS
+from keras_transformer.search import Constraint, Past, forbid_tokens
 from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.types import Array, Tensor
 
@@ -61,14 +60,8 @@ class BracketGrammar(Constraint):
 
     Example:
 
-    >>> tokenizer = Tokenizer.train(["(S 1 DT )S"], 300, model_type="word", byte_fallback=False,
-    ...                             hard_vocab_limit=False)
-    >>> grammar = BracketGrammar(tokenizer.pieces)
-    >>> model = Transformer(tokenizer.vocab_size, 1, d_model=16, num_heads=2, d_ff=32)
-    >>> search = GreedySearch(constraints=[grammar])
-    >>> result = search(model, np.array([[5, 3]]), max_length=4)
-    >>> tokenizer.decode(result.ids[0, 0])[:7]
-    '(S 1 DT'
+    >>> grammar = BracketGrammar(brackets.pieces, words.word_starts, max_length=120)
+    >>> search = kt.BeamSearch(4, constraints=[grammar])
     """
 
     def __init__(
@@ -120,7 +113,7 @@ class BracketGrammar(Constraint):
         """Counts the words of the source, (B, 1); returns `()` without `word_starts`."""
         if self.word_starts is None:
             return ()
-        ids = source[SOURCE_IDS] if isinstance(source, dict) else source
+        ids = source["source_ids"] if isinstance(source, dict) else source
         words = tf.reduce_sum(tf.gather(self.word_starts, ids), axis=1, keepdims=True)
         if self.numbered:
             words *= tf.cast(words < len(self.numbers), tf.int32)
