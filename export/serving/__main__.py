@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     found = argparse.ArgumentParser(
         prog="python -m keras_transformer.export.serving",
-        description="Serve artefacts over HTTP and gRPC until SIGTERM, by default at 127.0.0.1.",
+        description="Serve artefacts over HTTP until SIGTERM, by default at 127.0.0.1.",
         epilog="Exit status: 0 all accepted requests were answered; 1 some were not; "
         "2 wrong arguments, a bad artefact, a port that is taken.",
     )
@@ -42,8 +42,7 @@ def parser() -> argparse.ArgumentParser:
         "(for each), threads, workers, batch_tokens, provider",
     )
     add("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
-    add("--port", type=int, default=8080, help="port of HTTP (%(default)s; 0: any)")
-    add("--grpc-port", type=int, help="port of gRPC (the next one)")
+    add("--port", type=int, default=8080, help="port (%(default)s; 0: any)")
     add(
         "--queue",
         type=int,
@@ -120,8 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line, and returns the exit status."""
     options = parser().parse_args(arguments)
 
-    def listening(port: int, grpc_port: int) -> None:
-        say(f"serving {', '.join(models)}: http {options.host}:{port}, grpc {grpc_port}")
+    def listening(port: int) -> None:
+        say(f"serving {', '.join(models)}: http {options.host}:{port}")
 
     try:
         pairs = [named(text, options.replicas) for text in options.models]
@@ -135,7 +134,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 models,
                 options.host,
                 options.port,
-                options.grpc_port,
                 limits=limits,
                 log=_Output() if has_log else None,
                 drain_seconds=options.drain,

@@ -17,10 +17,9 @@ NEW_TOKENS = 8192  # of a text, by the options of a request
 # and compares all terms with each other.
 TERMS = 100
 PADDED_CHARACTERS = 2**13  # each term as long as the longest
-GRPC_FIELDS = 100  # fields of a gRPC request beside its lines
 TAGS = 50_000  # of the texts of a request in HTML
 FORM_FIELDS = 1000  # fields of a form, files included
-# Largest values of `Limits`. gRPC takes numbers of 32 bits.
+# Largest values of `Limits`.
 MAX_LIMIT, MAX_BUFFERED = 2**31 - 1, 2**63 - 1
 
 

@@ -135,23 +135,14 @@ class Models:
         for model in self._models.values():
             await model.queue.close()
 
-    @property
-    def ready(self) -> bool:
-        """Whether requests are accepted, and each model has a worker that can compute."""
-        models = self._models.values()
-        return (
-            bool(models)
-            and not self.admission.draining
-            and all(model.pool.ready for model in models)
-        )
-
-    def is_ready(self, model: Model) -> bool:
-        """Returns whether requests are accepted, and this model has a worker that can compute."""
-        return not self.admission.draining and model.pool.ready
-
     def check_ready(self, model: Model | None = None) -> None:
-        """Raises `Unavailable` unless the model is ready, or all models without `model`."""
-        if not (self.ready if model is None else self.is_ready(model)):
+        """Raises `Unavailable` unless requests are accepted and a worker of the model can compute.
+
+        Without `model`, each model needs such a worker.
+        """
+        models = self._models.values() if model is None else [model]
+        ready = [one.pool.ready for one in models]
+        if self.admission.draining or not ready or not all(ready):
             raise Unavailable("The service is shutting down, or a model has no live worker.")
 
     def names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""A service: models by name, their pools, and the servers of HTTP and gRPC, until a signal."""
+"""A service: models by name, their pools, and the HTTP server, until a signal."""
 
 import asyncio
 import contextlib
@@ -89,13 +89,12 @@ def serve(
     models: Mapping[str, ServedArtefact],
     host: str = "127.0.0.1",
     port: int = 8080,
-    grpc_port: int | None = None,
     *,
     limits: Limits | None = None,
     log: Output | None = sys.stdout,
     drain_seconds: float = 30.0,
     ray_address: str | None = None,
-    listening: Callable[[int, int], None] | None = None,
+    listening: Callable[[int], None] | None = None,
     allowed_hosts: Iterable[str] = (),
 ) -> bool:
     """Serves artefacts until the process gets SIGTERM or SIGINT, then answers accepted requests.
@@ -106,13 +105,12 @@ def serve(
     Args:
         models: dict from names to `ServedArtefact`.
         host: str, the address to listen at; only this machine reaches the default.
-        port: int, of HTTP.
-        grpc_port: int, of gRPC. Defaults to the next one.
+        port: int; 0 for any free one.
         limits: `Limits`.
         log: file that gets a line of JSON for each request, or None.
         drain_seconds: float, the time that open requests have at the end.
         ray_address: address of a running Ray cluster, which then runs replicas of all models.
-        listening: function of both ports, called when requests are accepted.
+        listening: function of the port, called when requests are accepted.
         allowed_hosts: list of str. Additional host names to accept in the headers `Host` and
             `Origin`. A service at a loopback address accepts loopback names only;
             a page in a browser must come from the same host and port.
@@ -138,22 +136,17 @@ def serve(
     allowed_hosts = [_host_name(name) for name in allowed_hosts]
     for served in models.values():  # before Ray is started, which takes a while
         read_task(served.folder)
-    if grpc_port is None:
-        grpc_port = port + 1 if port else 0
-    with _listen(host, port) as opened:
-        _listen(host, grpc_port).close()  # fails early; gRPC opens its port itself
-        with _pools(models, ray_address) as pools:
-            serving = _serve(
-                pools,
-                limits or Limits(),
-                log,
-                opened=opened,
-                grpc_port=grpc_port,
-                drain_seconds=drain_seconds,
-                listening=listening,
-                allowed_hosts=allowed_hosts,
-            )
-            return asyncio.run(serving)
+    with _listen(host, port) as opened, _pools(models, ray_address) as pools:
+        serving = _serve(
+            pools,
+            limits or Limits(),
+            log,
+            opened=opened,
+            drain_seconds=drain_seconds,
+            listening=listening,
+            allowed_hosts=allowed_hosts,
+        )
+        return asyncio.run(serving)
 
 
 def _check_no_loop() -> None:
@@ -225,17 +218,15 @@ def _extra(name: str) -> Iterator[None]:
         ) from error
 
 
-async def _serve(
-    pools: dict[str, Pool], limits: Limits, log: Output | None, **servers: Any
-) -> bool:
-    """Opens the pools, and serves them with `run_servers` until a signal."""
+async def _serve(pools: dict[str, Pool], limits: Limits, log: Output | None, **server: Any) -> bool:
+    """Opens the pools, and serves them with `run_server` until a signal."""
     stop = asyncio.Event()
     with _signals(stop):
         opening = {name: asyncio.create_task(pool.open()) for name, pool in pools.items()}
-        await asyncio.sleep(0)  # Threads open the artefacts while this one imports the servers.
+        await asyncio.sleep(0)  # Threads open the artefacts while this one imports the server.
         try:
             with _extra("service"):
-                from keras_transformer.export.serving.front_end import run_servers
+                from keras_transformer.export.serving.front_end import run_server
                 from keras_transformer.export.serving.metrics import Metrics
                 from keras_transformer.export.serving.models import Models
             metrics = Metrics(log)
@@ -245,7 +236,7 @@ async def _serve(
             # Otherwise, garbage collection visits all modules repeatedly, between requests.
             gc.collect()
             gc.freeze()
-            answered = await run_servers(models, stop, **servers)
+            answered = await run_server(models, stop, **server)
             await models.close()
             metrics.close()
             return answered

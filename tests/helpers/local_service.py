@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from keras_transformer.export.serving.front_end import run_servers
+from keras_transformer.export.serving.front_end import run_server
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.metrics import Metrics
 from keras_transformer.export.serving.models import Models
@@ -61,7 +61,7 @@ class Pool(LocalPool):
 
 
 class Running:
-    """Models behind HTTP and gRPC, in a thread with its own event loop.
+    """Models behind HTTP, in a thread with its own event loop.
 
     Args:
         pools: dict from names to `Pool`.
@@ -69,7 +69,7 @@ class Running:
         log: file for the log.
 
     Attributes:
-        port, grpc_port: int.
+        port: int.
         models: the service's `Models`.
     """
 
@@ -89,7 +89,7 @@ class Running:
         for name, pool in self._pools.items():
             self.models.add(name, pool, await pool.open())
         with socket.create_server(("127.0.0.1", 0)) as opened:
-            self.answered = await run_servers(
+            self.answered = await run_server(
                 self.models,
                 self._stop,
                 opened=opened,
@@ -100,8 +100,8 @@ class Running:
         await self.models.close()
         metrics.close()
 
-    def _listening(self, port, grpc_port):
-        self.port, self.grpc_port = port, grpc_port
+    def _listening(self, port):
+        self.port = port
         self._up.set()
 
     def request(self, method, path, body=None, headers=(), timeout=60):

@@ -10,7 +10,6 @@ from starlette.requests import ClientDisconnect
 from keras_transformer.export.serving.admission import Admission
 from keras_transformer.export.serving.bodies import unless_gone
 from keras_transformer.export.serving.events import EventStream
-from keras_transformer.export.serving.grpc_v2 import make_server
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.metrics import Metrics
 from keras_transformer.export.serving.models import Models
@@ -136,20 +135,6 @@ def test_a_client_sets_no_deadline_beyond_that_of_the_service(asked, given):
 
     assert asyncio.run(run()) == ["x"]
     assert seconds == [pytest.approx(given, abs=0.1)]
-
-
-def test_two_services_do_not_share_a_port_of_grpc():
-    async def run():
-        models = Models(Limits(), Metrics(None))
-        server, port = make_server(models, "127.0.0.1:0")
-        await server.start()
-        try:
-            with pytest.raises(RuntimeError, match=str(port)):
-                make_server(models, f"127.0.0.1:{port}")
-        finally:
-            await server.stop(None)
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize("sends", [True, False])

@@ -28,7 +28,7 @@ class Service:
 
     def __init__(self, folder, aside):
         command = [sys.executable, "-m", "keras_transformer.export.serving"]
-        command += [f"en-de={folder},threads=1", "--port", "0", "--grpc-port", "0"]
+        command += [f"en-de={folder},threads=1", "--port", "0"]
         errors = aside / "errors"
         with open(errors, "w") as file:
             self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file)
