@@ -72,6 +72,16 @@ def parser() -> argparse.ArgumentParser:
         help="additional host name to accept in `Host` and `Origin`, for example your proxy's; "
         "repeatable",
     )
+    add("--api-keys", metavar="FILE", help="file with the keys of clients, one a line")
+    add(
+        "--trusted-proxies",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="ADDRESS,...",
+        help="proxies, or networks of them, whose `X-Forwarded-For` names the client",
+    )
+    add("--ssl-certfile", metavar="FILE", help="certificate chain in PEM, for HTTPS")
+    add("--ssl-keyfile", metavar="FILE", help="its private key, if that is a separate file")
     add(
         "--replicas",
         type=int,
@@ -120,7 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
 
     def listening(port: int) -> None:
-        say(f"serving {', '.join(models)}: http {options.host}:{port}")
+        scheme = "https" if options.ssl_certfile else "http"
+        say(f"serving {', '.join(models)}: {scheme} {options.host}:{port}")
 
     try:
         pairs = [named(text, options.replicas) for text in options.models]
@@ -140,6 +151,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 ray_address=options.ray_address,
                 listening=listening,
                 allowed_hosts=options.allow_host,
+                api_keys=options.api_keys,
+                trusted_proxies=options.trusted_proxies,
+                ssl_certfile=options.ssl_certfile,
+                ssl_keyfile=options.ssl_keyfile,
             )
     except (MissingExtra, ValueError, OSError, RuntimeError) as error:
         others = {"waiting_lines": "--queue", "deadline_seconds": "--deadline"}

@@ -12,6 +12,7 @@ import uvicorn
 from keras_transformer.export.serving.app import make_app
 from keras_transformer.export.serving.connections import Connection
 from keras_transformer.export.serving.models import Models
+from keras_transformer.types import StrPath
 
 CLOSING_SECONDS = 5  # at least, for responses that are being sent when the service stops
 
@@ -31,6 +32,7 @@ async def run_server(
     drain_seconds: float = 30.0,
     listening: Callable[[int], None] | None = None,
     allowed_hosts: Sequence[str] = (),
+    **ssl_options: StrPath,
 ) -> bool:
     """Serves models until an event is set, then answers accepted requests.
 
@@ -41,6 +43,7 @@ async def run_server(
         drain_seconds: float, the time that open requests have after the event.
         listening: function of the port, called when requests are accepted.
         allowed_hosts: host names, as `HeaderCheck` takes them.
+        ssl_options: of uvicorn, for HTTPS.
 
     Returns:
         Whether all requests were answered.
@@ -61,6 +64,7 @@ async def run_server(
         date_header=False,
         timeout_graceful_shutdown=CLOSING_SECONDS,
         h11_max_incomplete_event_size=models.limits.header_bytes,
+        **ssl_options,
     )
     http = _Server(config)
     serving = asyncio.create_task(http.serve([opened]))

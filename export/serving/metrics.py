@@ -65,7 +65,7 @@ class Metrics:
         open_requests = self._make(Gauge, "open_requests", "Requests being read or computed.")
         buffered = self._make(Gauge, "buffered_bytes", "Bytes of open requests.")
         open_requests.set_function(lambda: admission.open_requests)
-        buffered.set_function(lambda: admission.buffered)
+        buffered.set_function(lambda: admission.bytes.total)
 
     def watch_queue(self, name: str, queue: LineQueue) -> None:
         """Reports how many lines wait in the queue of a model."""
@@ -92,6 +92,7 @@ class Metrics:
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "protocol": record.protocol,
+            "client": record.client,
             "model": record.model,
             "status": record.status,
             "lines": record.lines,

@@ -12,6 +12,7 @@ from typing import Any
 
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.serving.admission import Admission
+from keras_transformer.export.serving.clients import Clients
 from keras_transformer.export.serving.engine import BatchResult, Description, StreamPart
 from keras_transformer.export.serving.limits import Limits, on_thread_if_large
 from keras_transformer.export.serving.line_queue import LineQueue, Lines, Options, Receive
@@ -111,14 +112,16 @@ class Models:
     Args:
         limits: `Limits`.
         metrics: `Metrics`.
+        clients: `Clients`. Defaults to `None`: requests need no key.
 
     Attributes:
         admission: `Admission`, which every request passes.
-        limits, metrics: as above.
+        limits, metrics, clients: as above.
     """
 
-    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, limits: Limits, metrics: Metrics, clients: Clients | None = None) -> None:
         self.limits: Limits = limits
+        self.clients: Clients = clients or Clients()
         self.metrics: Metrics = metrics
         self.admission: Admission = Admission(limits)
         self._models: dict[str, Model] = {}
@@ -162,13 +165,13 @@ class Models:
         return model
 
     @contextlib.contextmanager
-    def request(self, protocol: str) -> Iterator[Record]:
-        """Counts and logs a request, whatever its outcome; yields its `Record`.
+    def request(self, protocol: str, client: str = "") -> Iterator[Record]:
+        """Counts and logs a request of a client, whatever its outcome; yields its `Record`.
 
         Raises:
             Unavailable: the service is shutting down.
         """
-        record = Record(protocol, self.admission)
+        record = Record(protocol, self.admission, client)
         try:
             with self.admission.count_request():
                 yield record
@@ -215,7 +218,7 @@ class Models:
         )
         record.model = model.name
         record.lines += len(items)
-        request = await model.queue.submit(items, options, deadline, receive)
+        request = await model.queue.submit(items, options, deadline, receive, record.client)
         record.tokens += request.tokens
         record.waited = max(record.waited, request.waited)
         return request.results

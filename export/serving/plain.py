@@ -41,7 +41,8 @@ class _Lines:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         models = self._models
-        with models.request("lines") as record, models.admission.limit_computing(stream=True):
+        client = Request(scope).state.client
+        with models.request("lines", client) as record, models.admission.streams.hold(client):
             stream = _Stream(receive, send, models, record)
             try:
                 await self._compute(Request(scope), stream, record)
@@ -165,7 +166,7 @@ class _Stream:
         while (message := await self._receive())["type"] != "http.disconnect":
             part = message.get("body", b"")
             if not first:
-                await self._admission.wait_for_room(len(part))
+                await self._admission.wait_for_room(self._record.client, len(part))
             self._record.buffer(len(part))
             first = False
             await self._parts.put((part, message.get("more_body", False)))

@@ -35,6 +35,10 @@ class Invalid(Refusal, status=400):
     """The protocol or the model does not take the request: sent again, it fails again."""
 
 
+class Unauthorized(Refusal, status=401, headers={"WWW-Authenticate": "Bearer"}):
+    """The request needs a key of the service."""
+
+
 class Forbidden(Refusal, status=403):
     """A browser sends the request for a page of another origin."""
 

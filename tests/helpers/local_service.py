@@ -67,25 +67,27 @@ class Running:
         pools: dict from names to `Pool`.
         limits: `Limits`.
         log: file for the log.
+        clients: `Clients`.
+        server: more arguments of `run_server`.
 
     Attributes:
         port: int.
         models: the service's `Models`.
     """
 
-    def __init__(self, pools, limits=None, log=None, drain_seconds=60, allowed_hosts=()):
+    def __init__(self, pools, limits=None, log=None, drain_seconds=60, clients=None, **server):
         self._pools, self._up = pools, threading.Event()
-        self._arguments = limits or Limits(), log, drain_seconds, allowed_hosts
+        self._arguments = limits or Limits(), log, drain_seconds, clients, server
         self.answered = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
         assert self._up.wait(120)
 
     async def _run(self):
-        limits, log, drain_seconds, hosts = self._arguments
+        limits, log, drain_seconds, clients, server = self._arguments
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         metrics = Metrics(log)
-        self.models = Models(limits, metrics)
+        self.models = Models(limits, metrics, clients)
         for name, pool in self._pools.items():
             self.models.add(name, pool, await pool.open())
         with socket.create_server(("127.0.0.1", 0)) as opened:
@@ -95,7 +97,7 @@ class Running:
                 opened=opened,
                 drain_seconds=drain_seconds,
                 listening=self._listening,
-                allowed_hosts=hosts,
+                **server,
             )
         await self.models.close()
         metrics.close()

@@ -109,7 +109,7 @@ def test_lines_count_as_buffered_bytes(small):
             opened.sendall(b"x" * 90_000)
         wait_for(lambda: small.metric("buffered_bytes") == 180_000)
         status, _, body = ask(small, INFER, b"x" * 50_000)
-        assert status == 429 and b"too much room" in body
+        assert status == 429 and b"bytes are taken" in body
 
 
 def test_a_stream_without_a_whole_line_times_out_even_if_bytes_arrive(small):
