@@ -19,7 +19,6 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 OPEN = ("/live", "/ready", "/metrics", "/v2/health/live", "/v2/health/ready", "/languages")
 KEY_IN_BODY = ("/translate", "/detect")  # where a key may come as a field: its handler checks it
 SITE_BITS = 64  # of an IPv6 address: a client has a whole network of this size
-MOST_TIMES = 2  # all clients together hold at most this many times a limit
 
 
 class Clients:
@@ -156,9 +155,9 @@ def read_proxies(texts: Iterable[str]) -> list[Network]:
 class Shares:
     """Counts what each client holds of a limit, such as open requests.
 
-    A client alone may hold as much as the limit. Once that much is held, a client is refused if it
-    holds its share: the limit, divided by the number of clients that hold something, itself
-    included. So others still get in, until all together hold twice the limit.
+    A client may hold the limit, less half of what the other clients hold. So a client alone may
+    hold all of it, clients that hold as much as they can leave room for one more, and all of them
+    together hold less than twice the limit.
 
     Args:
         limit: int.
@@ -186,18 +185,20 @@ class Shares:
         """What all clients hold together."""
         return self.held.total()
 
+    def share(self, client: str) -> float:
+        """Returns how much a client may hold now."""
+        return self.limit - (self.total - self.held[client]) / 2
+
     def refuses(self, client: str, count: int = 1) -> bool:
         """Returns whether a client is refused this much more."""
-        total, held = self.total + count, self.held[client] + count
-        is_over_share = held - 1 >= max(1.0, self._share(client))  # at least one for each
-        return total > MOST_TIMES * self.limit or total > self.limit and is_over_share
+        return self.held[client] + count > self.share(client)
 
     def check(self, client: str, count: int = 1) -> None:
         """Raises `Busy` if a client is refused this much more."""
         if self.refuses(client, count):
             raise Busy(
-                f"{self.total} {self._what}, {self.held[client]} of them by this client, whose "
-                f"share is {self._share(client):.0f}. Repeat the request in a second."
+                f"{self.total} {self._what}, {self.held[client]} of them of this client, whose "
+                f"share is {self.share(client):.0f}. Repeat the request in a second."
             )
 
     def add(self, client: str, count: int) -> None:
@@ -215,6 +216,3 @@ class Shares:
             yield
         finally:
             self.add(client, -1)
-
-    def _share(self, client: str) -> float:
-        return self.limit / len(self.held.keys() | {client})

@@ -149,8 +149,8 @@ class LineQueue:
         workers: int, batches that are computed at the same time.
         batch_tokens: int, tokens of a batch, padding included; up to twice as many if many lines
             wait. A longer line is computed alone.
-        most_waiting: int, lines of one client that wait before its requests are refused; twice as
-            many of all clients.
+        most_waiting: int, lines of one client that wait before its requests are refused, as
+            `Shares` counts them.
 
     Attributes:
         shares: `Shares` of the waiting lines; at most `NEXT_LINES` of each request count.
@@ -206,7 +206,7 @@ class LineQueue:
         """
         self.shares.check(client)
         lengths = await on_thread_if_large(SEEN * len(items), self._measure, items)
-        self.shares.check(client)
+        self.shares.check(client, min(len(items), NEXT_LINES, self.shares.limit))
         request = QueuedRequest(items, lengths, options, receive, client)
         if not items:
             return request

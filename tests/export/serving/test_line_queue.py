@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from keras_transformer.export.serving import line_queue
 from keras_transformer.export.serving.line_queue import DEATHS, NEXT_LINES, ByLine, LineQueue
 from keras_transformer.export.serving.refusals import Busy, Invalid, Late, WorkerLost
 
@@ -391,5 +392,172 @@ def test_too_few_answers_are_an_error_and_the_queue_continues():
         with pytest.raises(ValueError, match="shorter"):
             await queue.submit(["lost"])
         assert (await queue.submit([3])).results == [6]
+
+    queued(test)
+
+
+class Timed(Sender):
+    """Takes a second of a false clock for each token of a batch, and records who had the turns."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.free.set()
+        self.now = 0.0
+        clock = types.SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr(line_queue, "time", clock)
+
+    async def __call__(self, items, options, emit=None):
+        found = await super().__call__(items, options)
+        await settled()  # requests arrive while it runs
+        self.now += sum(sizes(items))
+        return found
+
+
+def turns(monkeypatch, test, **options):
+    """Runs a test, a coroutine function of a queue, and returns the lines of its batches."""
+    sender = Timed(monkeypatch)
+
+    async def run():
+        queue = LineQueue(sender, sizes, **options)
+        try:
+            await asyncio.wait_for(test(queue, sender), 60)
+        finally:
+            await queue.close()
+
+    asyncio.run(run())
+    return [items for items, _ in sender.batches]
+
+
+async def send(queue, client, *requests):
+    """Queues requests of a client. Different options keep them out of each other's batches."""
+    tasks = [
+        asyncio.create_task(queue.submit(items, {"number": (client, number)}, client=client))
+        for number, items in enumerate(requests)
+    ]
+    await settled()
+    return tasks
+
+
+def test_a_short_request_waits_for_one_batch_of_a_greedy_client(monkeypatch):
+    async def test(queue, sender):
+        greedy = await send(queue, "greedy", *([100],) * 100)
+        short = await send(queue, "short", [1])
+        await asyncio.gather(*greedy, *short)
+
+    assert turns(monkeypatch, test)[:3] == [[100], [1], [100]]
+
+
+def test_requests_of_a_client_take_turns(monkeypatch):
+    async def test(queue, sender):
+        tasks = await send(queue, "a", [5], [50] * 4, [6])
+        await asyncio.gather(*tasks)
+
+    assert turns(monkeypatch, test, batch_tokens=100) == [[5], [50] * 2, [6], [50] * 2]
+
+
+def test_clients_get_equal_times_and_not_equal_turns(monkeypatch):
+    async def test(queue, sender):
+        tasks = await send(queue, "first", [1])
+        tasks += await send(queue, "long", *([80],) * 10)
+        tasks += await send(queue, "short", *([20],) * 40)
+        await asyncio.gather(*tasks)
+
+    found = turns(monkeypatch, test)[1:26]
+    assert 4 <= found.count([80]) <= 6 and found.count([20]) == 25 - found.count([80])
+
+
+@pytest.mark.parametrize("greedy", [1, 7])
+def test_a_newcomer_does_not_wait_for_the_debts_of_others_nor_overtake_them(monkeypatch, greedy):
+    async def test(queue, sender):
+        tasks = []
+        for number in range(greedy):
+            tasks += await send(queue, f"greedy {number}", *([50 + number],) * 9)
+        while sender.now < 200 * greedy:
+            await asyncio.sleep(0)
+        marks.append(len(sender.batches))
+        tasks += await send(queue, "new", *([40],) * 9)
+        await asyncio.gather(*tasks)
+
+    marks = []
+    found = turns(monkeypatch, test)
+    after = [items[0] for items in found[marks[0] :]]
+    assert after.index(40) <= greedy  # a turn for each of the others
+    some = after[: 4 * (greedy + 1)]
+    assert some.count(40) <= 6  # its share is four
+
+
+def test_new_clients_do_not_starve_an_old_one(monkeypatch):
+    """Each has one short line, and another one comes before the last one has its answer."""
+
+    async def test(queue, sender):
+        tasks = await send(queue, "old", *([30],) * 8)
+        for number in range(60):
+            tasks += await send(queue, f"new {number}", [10])
+            seen = len(sender.batches)
+            while len(sender.batches) == seen and queue.waiting:
+                await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+
+    found = turns(monkeypatch, test)
+    assert found[:45].count([30]) == 8
+
+
+def test_debts_end_when_nothing_waits(monkeypatch):
+    async def test(queue, sender):
+        await asyncio.gather(*await send(queue, "a", *([100],) * 5))
+        await settled()
+        assert not queue._used
+        tasks = await send(queue, "x", [1])
+        tasks += await send(queue, "a", [7])
+        tasks += await send(queue, "b", [8])
+        await asyncio.gather(*tasks)
+
+    assert turns(monkeypatch, test)[5:] == [[1], [7], [8]]
+
+
+def test_clients_that_have_gone_are_forgotten(monkeypatch):
+    async def test(queue, sender):
+        tasks = await send(queue, "old", *([5],) * 300)
+        for number in range(200):
+            tasks += await send(queue, f"new {number}", [5])
+        await asyncio.gather(*tasks[300:])
+        assert len(queue._used) < 20
+        await asyncio.gather(*tasks)
+
+    turns(monkeypatch, test)
+
+
+def test_lines_in_a_batch_of_another_client_are_charged(monkeypatch):
+    async def test(queue, sender):
+        tasks = [asyncio.create_task(queue.submit([1], {"n": 0}, client="x"))]
+        await settled()
+        for client, items in {"a": [50, 50], "b": [50], "c": [50]}.items():
+            tasks.append(asyncio.create_task(queue.submit(items, {"n": 1}, client=client)))
+        await settled()
+        tasks += await send(queue, "d", [49])
+        tasks += await send(queue, "a", [48])
+        await asyncio.gather(*tasks)
+
+    found = turns(monkeypatch, test, batch_tokens=200)
+    assert found == [[1], [50] * 4, [49], [48]]
+
+
+def test_a_full_queue_refuses_the_client_that_fills_it():
+    async def test(queue, sender):
+        tasks = await begun(queue, sender, [1])
+        for number in range(8):
+            for _ in range(4):
+                tasks.append(asyncio.create_task(queue.submit([9] * 64, client=f"greedy {number}")))
+        await settled()
+        assert queue.shares.total >= 512
+        for number in range(8):
+            with pytest.raises(Busy, match=r"lines wait already, \d+ of them of this client, wh"):
+                await queue.submit([9] * 64, client=f"greedy {number}")
+        tasks.append(asyncio.create_task(queue.submit([2], client="ninth")))
+        await settled()
+        sender.free.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert found[-1].results == [4]
+        assert {type(one) for one in found} == {type(found[-1]), Busy}
 
     queued(test)
