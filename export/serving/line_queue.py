@@ -8,7 +8,8 @@ padding their batches need.
 It is the turn of the client that has used the least time of workers, and the requests of a client
 take turns. So neither a long request nor many requests delay those of other clients. A client that
 comes, or comes back, starts with the fair share of the time so far. So it does not pay for long for
-earlier requests, and new clients cannot keep the others waiting.
+earlier requests, and new clients cannot keep the others waiting. A stream gives its worker back
+after `SLICE_SECONDS` if other requests wait, and then waits for its next turn.
 
 Clients whose requests ended together send the next ones together. If fewer requests wait than a
 batch has just finished, its worker waits for a twentieth of the batch's time, `LINGER` at most.
@@ -282,13 +283,17 @@ class LineQueue:
         items, first = [request.items[place] for request, place in batch], batch[0][0]
         run = self._run_batch
         if first.receive is not None:
-            run = functools.partial(run, emit=first.emit)
+            end = begun + SLICE_SECONDS
+            run = functools.partial(run, emit=lambda part: first.emit(part) and self._goes_on(end))
         try:
             by_line = {
                 name: ByLine(request.by_line[name][place] for request, place in batch)
                 for name in first.by_line
             }
             result = await run(items, first.options | by_line)
+            if result.rest is not None:
+                self._pause(first, result.rest, begun)
+                return
             lines = list(zip(batch, result.results, result.lengths, strict=True))
         except (WorkerLost, Invalid) as error:
             self._retry(batch, error)
@@ -299,6 +304,20 @@ class LineQueue:
             for (request, place), line_result, tokens in lines:
                 request.waited = max(request.waited, begun - request.since)
                 request.finish(place, line_result, tokens)
+
+    def _goes_on(self, end: float) -> bool:
+        """Returns whether a stream keeps its worker. Another thread asks."""
+        return time.monotonic() < end or not self._requests
+
+    def _pause(self, request: QueuedRequest, rest: Any, begun: float) -> None:
+        """Puts the rest of a stream back into the queue, unless its client has gone."""
+        if not request.done.done():
+            request.items = [rest]
+            request.since += time.monotonic() - begun  # not in the queue
+            self._requests.append(request)
+            request.retry([0])
+            self._count()
+            self._arrived.set()
 
     def _retry(self, batch: Batch, error: Exception) -> None:
         """Retries each request of a failed batch in its own batch.

@@ -73,7 +73,8 @@ class Metrics:
 
     def batch_done(self, name: str, batch: BatchResult) -> None:
         """Counts a batch of a model."""
-        self._batches.labels(name).observe(len(batch.results))
+        if batch.results:  # not a part of a stream
+            self._batches.labels(name).observe(len(batch.results))
         self._lines.labels(name, batch.replica).inc(len(batch.results))
         self._tokens.labels(name, batch.replica).inc(sum(batch.lengths))
         self._busy.labels(name, batch.replica).inc(batch.seconds)

@@ -41,7 +41,7 @@ class Sender:
         finally:
             self.faulty -= bool(faults)
         results = [2 * item for item in items if item != "lost"]
-        return types.SimpleNamespace(results=results, lengths=[1] * len(items))
+        return types.SimpleNamespace(results=results, lengths=[1] * len(items), rest=None)
 
     def items(self):
         """Returns the lines of each batch, sorted."""
