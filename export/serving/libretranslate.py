@@ -21,7 +21,12 @@ from keras_transformer.export.serving.bodies import (
     read_json,
     request_seconds,
 )
-from keras_transformer.export.serving.limits import FORM_FIELDS, TAGS, on_thread_if_large
+from keras_transformer.export.serving.limits import (
+    FORM_FIELDS,
+    RESULT_BYTES,
+    TAGS,
+    on_thread_if_large,
+)
 from keras_transformer.export.serving.models import Model, Models
 from keras_transformer.export.serving.refusals import Invalid, TooLarge, WrongType
 from keras_transformer.export.serving.request_log import Record
@@ -76,7 +81,8 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
         results = []
         if lines:
             results = await models.answer(record, parsed.model, lines, parsed.options, seconds)
-        return await on_thread_if_large(len(body), _response, parsed, results)
+        size = len(body) + RESULT_BYTES * len(results)
+        return await on_thread_if_large(size, _response, parsed, results)
 
     return [
         Route("/languages", languages),

@@ -1,14 +1,19 @@
 """The limits of the service: sizes, times and counts."""
 
 import asyncio
+import concurrent.futures
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-THREAD_BYTES = 2**16  # a request of at least this size is parsed on a thread
+THREAD_BYTES = 2**12  # of a request or an answer: from this size on, threads read and write it
+LARGE_BYTES = 2**16  # for these there are separate threads, so that others do not wait for them
+RESULT_BYTES = 2**10  # of the result of a line, about
+STOP_CHARACTERS = 1000  # of a text that ends a completion
 TAKEN = 64 * 2**10  # bytes of a response that a client must take in `write_seconds`
 WINDOW = 512  # lines of a stream that are computed before more is read
 ROOM_SECONDS = 0.1  # between two attempts of a stream that waits for room in the queue
@@ -67,6 +72,9 @@ class Limits:
                 raise ValueError(f"`{name}` must be above 0 and at most {most}, got {value}.")
 
 
+_LARGE = concurrent.futures.ThreadPoolExecutor(4, "large")
+
+
 async def on_thread_if_large(
     size: int, function: Callable[P, T], *arguments: P.args, **named: P.kwargs
 ) -> T:
@@ -81,4 +89,7 @@ async def on_thread_if_large(
     """
     if size < THREAD_BYTES:
         return function(*arguments, **named)
-    return await asyncio.to_thread(function, *arguments, **named)
+    if size < LARGE_BYTES:
+        return await asyncio.to_thread(function, *arguments, **named)
+    call = functools.partial(function, *arguments, **named)
+    return await asyncio.get_running_loop().run_in_executor(_LARGE, call)

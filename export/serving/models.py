@@ -14,7 +14,7 @@ from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.serving.admission import Admission
 from keras_transformer.export.serving.clients import Clients
 from keras_transformer.export.serving.engine import BatchResult, Description, StreamPart
-from keras_transformer.export.serving.limits import Limits, on_thread_if_large
+from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.line_queue import LineQueue, Lines, Options, Receive
 from keras_transformer.export.serving.metrics import Metrics
 from keras_transformer.export.serving.pools import Pool
@@ -210,8 +210,7 @@ class Models:
             The results, one per line.
         """
         if options and GLOSSARY in options:
-            size = sum(map(len, items))
-            options = await on_thread_if_large(size, with_terms, items, options)
+            options = await asyncio.to_thread(with_terms, items, options)
         most = self.limits.deadline_seconds
         deadline = asyncio.get_running_loop().time() + min(
             most, most if seconds is None else max(0.0, seconds)

@@ -413,9 +413,9 @@ class Timed(Sender):
         return found
 
 
-def turns(monkeypatch, test, **options):
+def turns(monkeypatch, test, kind=Timed, **options):
     """Runs a test, a coroutine function of a queue, and returns the lines of its batches."""
-    sender = Timed(monkeypatch)
+    sender = kind(monkeypatch)
 
     async def run():
         queue = LineQueue(sender, sizes, **options)
@@ -561,3 +561,63 @@ def test_a_full_queue_refuses_the_client_that_fills_it():
         assert {type(one) for one in found} == {type(found[-1]), Busy}
 
     queued(test)
+
+
+class Streamer(Timed):
+    """As `Timed`; a stream of `n` has `n` parts, each of which takes a tenth of a second."""
+
+    async def __call__(self, items, options, emit=None):
+        if emit is None:
+            return await super().__call__(items, options)
+        await settled()
+        work = iter(range(items[0])) if isinstance(items[0], int) else items[0]
+        self.batches.append(([next(iter(options.values()))], options))
+        for part in work:
+            self.now += 0.1
+            if not emit(part):
+                return types.SimpleNamespace(results=[], lengths=[], rest=work)
+            await asyncio.sleep(0)
+        return types.SimpleNamespace(results=["all"], lengths=[3], rest=None)
+
+
+def test_a_stream_gives_its_worker_to_others_and_goes_on(monkeypatch):
+    async def test(queue, sender):
+        parts = [], []
+        tasks = [
+            asyncio.create_task(queue.submit([8], {"n": n}, receive=got.append, client="greedy"))
+            for n, got in enumerate(parts)
+        ]
+        await settled()
+        tasks += await send(queue, "short", [1])
+        found = await asyncio.gather(*tasks)
+        await settled()
+        assert parts == ([*range(8)],) * 2
+        assert [one.results for one in found] == [["all"], ["all"], [2]]
+        assert found[0].tokens == 3 and found[0].waited < 2.2 < sender.now
+
+    found = turns(monkeypatch, test, kind=Streamer)
+    # Three parts a turn, and the newcomer after the first one.
+    assert found == [[0], [1], [0], [1], [0], [1]][:1] + [[1]] + [[1], [0], [1], [0], [1]]
+
+
+def test_a_stream_alone_keeps_its_worker(monkeypatch):
+    async def test(queue, sender):
+        await queue.submit([40], {"n": 0}, receive=lambda part: None)
+
+    assert turns(monkeypatch, test, kind=Streamer) == [[0]]
+
+
+def test_a_stream_whose_client_leaves_between_its_turns_ends(monkeypatch):
+    async def test(queue, sender):
+        got = []
+        gone = asyncio.create_task(queue.submit([40], {"n": 0}, receive=got.append, client="a"))
+        await settled()
+        tasks = await send(queue, "b", *([1],) * 3)
+        while len(sender.batches) < 2:
+            await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(*tasks)
+        await settled()
+        assert len(got) == 3 and queue.waiting == 0
+
+    assert turns(monkeypatch, test, kind=Streamer) == [[0], [1], [1], [1]]
