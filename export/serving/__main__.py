@@ -48,7 +48,8 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         default=limits.waiting_lines,
         metavar="LINES",
-        help="lines that may wait for a model before requests are refused (%(default)s)",
+        help="lines of a client that may wait for a model before its requests are refused "
+        "(%(default)s)",
     )
     add(
         "--deadline",

@@ -198,7 +198,7 @@ class Shares:
         if self.refuses(client, count):
             raise Busy(
                 f"{self.total} {self._what}, {self.held[client]} of them of this client, whose "
-                f"share is {self.share(client):.0f}. Repeat the request in a second."
+                f"share is {int(self.share(client))}. Repeat the request in a second."
             )
 
     def add(self, client: str, count: int) -> None:

@@ -32,17 +32,20 @@ MAX_LIMIT, MAX_BUFFERED = 2**31 - 1, 2**63 - 1
 class Limits:
     """The largest sizes, times and counts that the service accepts.
 
+    A limit of a client is less by half of what the other clients hold, see `clients.Shares`.
+
     Attributes:
         body_bytes: int, of a request, and of a line of a stream.
         sound_bytes: int, of a request with a sound file.
         sound_seconds: float, length of the sound.
-        buffered_bytes: int, of all requests and streams that are being read or computed.
+        buffered_bytes: int, of the requests and streams of a client that are being read or
+            computed.
         header_bytes: int, of an HTTP request without its body.
         header_seconds: float, in which the headers of an HTTP request must arrive.
         lines: int, of a request; a stream may have more.
-        open_requests: int, complete requests that are being computed.
-        open_streams: int, of `/lines`, beside the requests.
-        waiting_lines: int, of a model, before requests are refused.
+        open_requests: int, complete requests of a client that are being computed.
+        open_streams: int, of a client to `/lines`, beside the requests.
+        waiting_lines: int, of a client and a model, before requests are refused.
         read_seconds: float, in which a request, or the next line of a stream, must arrive.
         write_seconds: float, in which a client must take the next 64 KiB of a response.
         deadline_seconds: float, for requests without a deadline, and for one batch.
@@ -72,7 +75,7 @@ class Limits:
                 raise ValueError(f"`{name}` must be above 0 and at most {most}, got {value}.")
 
 
-_LARGE = concurrent.futures.ThreadPoolExecutor(4, "large")
+_LARGE = concurrent.futures.ThreadPoolExecutor(2, "large")
 
 
 async def on_thread_if_large(

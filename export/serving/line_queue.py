@@ -205,9 +205,10 @@ class LineQueue:
             Busy: too many lines of the client wait.
             Late: the deadline is over.
         """
-        self.shares.check(client)
+        count = min(len(items), NEXT_LINES, self.shares.limit)
+        self.shares.check(client, count)
         lengths = await on_thread_if_large(SEEN * len(items), self._measure, items)
-        self.shares.check(client, min(len(items), NEXT_LINES, self.shares.limit))
+        self.shares.check(client, count)
         request = QueuedRequest(items, lengths, options, receive, client)
         if not items:
             return request
@@ -341,8 +342,9 @@ class LineQueue:
 
     def _take(self) -> Batch:
         """Takes the lines of the next batch out of the queue; an empty list if there is none."""
-        turns = (one for one in self._requests if not (one.deaths and self._suspect_runs))
-        first = min(turns, key=lambda request: self._used_by(request.client), default=None)
+        order = sorted(self._requests, key=lambda request: self._used_by(request.client))
+        turns = (one for one in order if not (one.deaths and self._suspect_runs))
+        first = next(turns, None)
         if first is None:
             return []
         self._used = {  # without clients that would start with as much
@@ -353,7 +355,7 @@ class LineQueue:
         longest = first.waiting[0][0]
         lines = [
             (abs(length - longest), length, place, request)
-            for request in self._requests
+            for request in order
             if request is first or first.may_share_a_batch(request)
             for length, place in request.waiting[:NEXT_LINES]
         ]

@@ -447,6 +447,20 @@ def test_a_short_request_waits_for_one_batch_of_a_greedy_client(monkeypatch):
     assert turns(monkeypatch, test)[:3] == [[100], [1], [100]]
 
 
+def test_lines_like_those_of_a_greedy_client_are_in_the_next_batch(monkeypatch):
+    """Whose lines they are decides which of equal lines a batch has, too."""
+
+    async def test(queue, sender):
+        greedy = [asyncio.create_task(queue.submit([10] * 60, client="greedy")) for _ in range(20)]
+        await settled()
+        others = [asyncio.create_task(queue.submit([10], client=f"{n}")) for n in range(3)]
+        done = await asyncio.gather(*others)
+        assert [one.results for one in done] == [[20]] * 3 and len(sender.batches) <= 3
+        await asyncio.gather(*greedy)
+
+    turns(monkeypatch, test, batch_tokens=100, most_waiting=2000)
+
+
 def test_requests_of_a_client_take_turns(monkeypatch):
     async def test(queue, sender):
         tasks = await send(queue, "a", [5], [50] * 4, [6])
