@@ -137,6 +137,7 @@ def line_seconds(service, client):
     return time.monotonic() - start
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("greedy, each", [(1, 20), (8, 4)])
 def test_long_texts_of_others_do_not_shut_out_a_short_line(service, greedy, each):
     """The texts have a megabyte each. They would fill the queue for minutes."""
