@@ -135,11 +135,11 @@ def read_keys(path: StrPath) -> dict[bytes, str]:
             raise ValueError(f"Line {number} of {path} repeats a key. Remove one of both lines.")
         keys[_digest(key)] = name[0].strip() if name else f"line {number}"
     if not keys:
-        raise ValueError(f"{path} has no key. Write one key a line, such as the output of: {MAKE}")
+        raise ValueError(
+            f"{path} has no key. Write one key a line, such as the output of: "
+            "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
     return keys
-
-
-MAKE = "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
 
 
 def read_proxies(texts: Iterable[str]) -> list[Network]:

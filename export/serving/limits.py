@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from keras_transformer.export.serving.refusals import Refusal
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -92,7 +94,21 @@ async def on_thread_if_large(
     """
     if size < THREAD_BYTES:
         return function(*arguments, **named)
-    if size < LARGE_BYTES:
-        return await asyncio.to_thread(function, *arguments, **named)
-    call = functools.partial(function, *arguments, **named)
-    return await asyncio.get_running_loop().run_in_executor(_LARGE, call)
+    call = functools.partial(_outcome, function, *arguments, **named)
+    threads = _LARGE if size >= LARGE_BYTES else None
+    found = await asyncio.get_running_loop().run_in_executor(threads, call)
+    if isinstance(found, Refusal):
+        raise found
+    return found
+
+
+def _outcome(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | Refusal:
+    """Returns the result of a call, or its refusal.
+
+    A refusal that is raised keeps the frames of the thread, and the event loop would free all that
+    was parsed.
+    """
+    try:
+        return function(*arguments, **named)
+    except Refusal as refusal:
+        return refusal.with_traceback(None)

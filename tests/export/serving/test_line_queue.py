@@ -635,3 +635,21 @@ def test_a_stream_whose_client_leaves_between_its_turns_ends(monkeypatch):
         assert len(got) == 3 and queue.waiting == 0
 
     assert turns(monkeypatch, test, kind=Streamer) == [[0], [1], [1], [1]]
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_stream_whose_client_leaves_during_its_turn_ends(monkeypatch, others):
+    async def test(queue, sender):
+        got = []
+        gone = asyncio.create_task(queue.submit([900], {"n": 0}, receive=got.append, client="a"))
+        while not got:
+            await asyncio.sleep(0)
+        tasks = await send(queue, "b", *([1],) * others) if others else []
+        gone.cancel()
+        await asyncio.gather(*tasks)
+        await asyncio.gather(*await send(queue, "c", [1]))
+        await settled()
+        assert len(got) < 300 and queue.waiting == 0
+
+    found = turns(monkeypatch, test, kind=Streamer)
+    assert found == [[0]] + [[1]] * (others + 1)
