@@ -32,7 +32,7 @@ LOADS = {
     "1 line, 384 at a time": (384, 1),
     "16 lines, 32 at a time": (32, 16),
 }
-KINDS = ("grpc", "http", "libretranslate", "curl")
+KINDS = ("http", "libretranslate", "curl")
 WHOLE_FILE = """
 import json, sys, time
 from keras_transformer.export.runtime import Translator
@@ -103,7 +103,7 @@ def throughput(service, args, model, folder):
         for name, (concurrency, lines) in LOADS.items():
             before = service.cpu_seconds()
             options = ("--lines", lines, "--times", args.times)
-            found = client(service, "grpc", model, concurrency, args.file, *options)
+            found = client(service, "http", model, concurrency, args.file, *options)
             cpu = service.cpu_seconds() - before
             row[name] = {"seconds": found["seconds"], "cpu": cpu, "clients": found["cpu"]}
         print(row, flush=True)
@@ -121,10 +121,10 @@ def half_load(service, args, model, folder, single_file):
     for _ in range(args.rounds):
         spells = [sys.executable, SPELLS, folder, args.file.read_text("utf-8").splitlines()[0]]
         spells = subprocess.run(spells, capture_output=True, check=True)
-        full = client(service, "grpc", model, 128, args.file, "--times", args.times)
+        full = client(service, "http", model, 128, args.file, "--times", args.times)
         rate = speed_of(full) / 2
-        single = client(service, "grpc", model, 1, single_file)
-        half = client(service, "grpc", model, "-", args.file, "--rate", rate, "--seconds", 20)
+        single = client(service, "http", model, 1, single_file)
+        half = client(service, "http", model, "-", args.file, "--rate", rate, "--seconds", 20)
         row = {"rate": rate, "statuses": half["statuses"], "spells": json.loads(spells.stdout)}
         row |= {"single": percentiles(single), "half": percentiles(half)}
         print(row, flush=True)
@@ -134,10 +134,10 @@ def half_load(service, args, model, folder, single_file):
 
 def overload(service, args, model):
     """Sends three times the full speed; measures the speed before and after."""
-    speed = speed_of(client(service, "grpc", model, 128, args.file, "--times", args.times))
+    speed = speed_of(client(service, "http", model, 128, args.file, "--times", args.times))
     options = ("--rate", 3 * speed, "--seconds", args.overload)
     memory = service.megabytes()
-    over = client(service, "grpc", model, "-", args.file, *options)
+    over = client(service, "http", model, "-", args.file, *options)
     report = {
         "seconds": args.overload,
         "rate": 3 * speed,
@@ -146,7 +146,7 @@ def overload(service, args, model):
         "megabytes after": service.megabytes(),
         "lines/s before": speed,
     }
-    after = client(service, "grpc", model, 128, args.file, "--times", args.times)
+    after = client(service, "http", model, 128, args.file, "--times", args.times)
     report["lines/s after"] = speed_of(after)
     print(report, flush=True)
     return report
@@ -166,7 +166,7 @@ def beside_ray(service, args, model):
             speeds, seconds = {}, {}
             for name, one in services.items():
                 before = one.cpu_seconds()
-                found = client(one, "grpc", model, 128, args.file, "--times", args.times // 2)
+                found = client(one, "http", model, 128, args.file, "--times", args.times // 2)
                 speeds[name] = speed_of(found)
                 seconds[name] = (one.cpu_seconds() - before) / len(found["answers"])
             services = dict(reversed(services.items()))  # The next round begins with the other one.
@@ -201,7 +201,7 @@ def main():
     model, _, folder = args.artefact.partition("=")
     expected = whole_file(folder, args.file)[2]
     report = common.head(args)
-    for name in ("ray", "grpcio", "tritonclient", "libretranslatepy"):
+    for name in ("ray", "tritonclient", "libretranslatepy"):
         report["versions"][name] = importlib.metadata.version(name)
     report |= {"artefact": Path(folder).name, "rounds": args.rounds, "load": []}
     report["lines"], report["times"] = len(expected), args.times

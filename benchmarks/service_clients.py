@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-import tritonclient.grpc.aio as triton_grpc
-import tritonclient.http as triton_http
+import tritonclient.http.aio as triton
+from tritonclient.utils import InferenceServerException
 
 
 def numbered(lines, size):
@@ -29,8 +29,8 @@ def numbered(lines, size):
     return [(start, lines[start : start + size]) for start in range(0, len(lines), size)]
 
 
-def tensor_of(triton, lines):
-    """Makes the input of a request with a module of tritonclient."""
+def tensor_of(lines):
+    """Makes the input of a request of tritonclient."""
     tensor = triton.InferInput("text", [len(lines)], "BYTES")
     tensor.set_data_from_numpy(np.array([line.encode() for line in lines], object))
     return tensor
@@ -42,9 +42,6 @@ def texts_of(answer):
 
 def make_ask(kind, port, model):
     """Returns a function from lines to translations, for one thread."""
-    if kind == "http":
-        client = triton_http.InferenceServerClient(f"127.0.0.1:{port}")
-        return lambda lines: texts_of(client.infer(model, [tensor_of(triton_http, lines)]))
     if kind == "libretranslate":
         from libretranslatepy import LibreTranslateAPI
 
@@ -89,7 +86,7 @@ def closed(args, lines):
     """Sends all lines, with a fixed number of requests at a time."""
     work, count = Work(lines * args.times, args.lines), int(args.concurrency)
     begun, cpu = time.perf_counter(), cpu_seconds()
-    if args.kind == "grpc":
+    if args.kind == "http":
         asyncio.run(in_one_thread(args, work, count))
     else:
         in_threads(args, work, count)
@@ -116,34 +113,39 @@ def in_threads(args, work, count):
         list(pool.map(loop, range(count)))
 
 
+def connected(args):
+    """Returns a client with as many connections as requests."""
+    return triton.InferenceServerClient(f"127.0.0.1:{args.port}", conn_limit=0)
+
+
 async def in_one_thread(args, work, count):
-    """Sends requests by tritonclient's asyncio gRPC, with half the CPU time of its threads."""
+    """Sends requests by tritonclient's asyncio client."""
 
     async def loop(client):
         for start, some in work:
             begun = time.perf_counter()
-            answer = await client.infer(args.model, [tensor_of(triton_grpc, some)])
+            answer = await client.infer(args.model, [tensor_of(some)])
             work.answered(start, texts_of(answer), begun)
 
-    async with triton_grpc.InferenceServerClient(f"127.0.0.1:{args.port + 1}") as client:
+    async with connected(args) as client:
         await asyncio.gather(*(loop(client) for _ in range(count)))
 
 
 async def open_loop(args, lines):
-    """Sends requests at a steady rate, by tritonclient's asyncio gRPC."""
+    """Sends requests at a steady rate, by tritonclient's asyncio client."""
     statuses, times = collections.Counter(), []
 
     async def one(client, line):
-        tensor, begun = tensor_of(triton_grpc, [line]), time.perf_counter()
+        tensor, begun = tensor_of([line]), time.perf_counter()
         try:
             await client.infer(args.model, [tensor])
-        except triton_grpc.InferenceServerException as error:
+        except InferenceServerException as error:
             statuses[str(error.status())] += 1
         else:
             statuses["OK"] += 1
             times.append(time.perf_counter() - begun)
 
-    async with triton_grpc.InferenceServerClient(f"127.0.0.1:{args.port + 1}") as client:
+    async with connected(args) as client:
         begun, tasks = time.perf_counter(), []
         for number in range(int(args.rate * args.seconds)):
             await asyncio.sleep(begun + number / args.rate - time.perf_counter())
@@ -154,7 +156,7 @@ async def open_loop(args, lines):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kind", choices=("grpc", "http", "libretranslate", "curl"))
+    parser.add_argument("kind", choices=("http", "libretranslate", "curl"))
     parser.add_argument("port", type=int)
     parser.add_argument("model")
     parser.add_argument("concurrency")

@@ -14,30 +14,23 @@ CLOCK = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def free_ports():
-    """Returns the first of two consecutive free ports."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as one:
-            port = one.getsockname()[1]
-            try:
-                socket.create_server(("127.0.0.1", port + 1)).close()
-            except OSError:
-                continue
-            return port
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return one.getsockname()[1]
 
 
 class Service:
-    """A running `python -m keras_transformer.export.serving`, at free ports of 127.0.0.1.
+    """A running `python -m keras_transformer.export.serving`, at a free port of 127.0.0.1.
 
     Args:
         arguments: str, for the command.
 
     Attributes:
-        port: int, for HTTP; gRPC uses the next one.
+        port: int.
     """
 
     def __init__(self, *arguments):
-        self.port = free_ports()
+        self.port = free_port()
         self._errors = tempfile.NamedTemporaryFile("r", prefix="service-", suffix=".log")
         command = [sys.executable, "-m", "keras_transformer.export.serving", *arguments]
         with open(self._errors.name, "w") as errors:
@@ -47,7 +40,7 @@ class Service:
                 stderr=errors,
             )
         end = time.monotonic() + 300
-        while not re.search(r"http \S+:\d+, grpc \d+", self.errors()):
+        while not re.search(r"http \S+:\d+", self.errors()):
             if self.process.poll() is not None or time.monotonic() > end:
                 self.process.kill()
                 raise RuntimeError(self.errors())

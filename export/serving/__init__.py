@@ -1,23 +1,23 @@
-"""Serves artefacts over HTTP and gRPC: one process, or replicas on Ray. Extra `service`.
+"""Serves artefacts over HTTP: one process, or replicas on Ray. Extra `service`.
 
     python -m keras_transformer.export.serving en-de=out/onnx --port 8080
 
 Contents, from the bottom up:
 
-- `limits`: all sizes and times; `refusals`: reasons, with their statuses in HTTP and gRPC;
+- `limits`: all sizes and times; `refusals`: reasons, with their statuses;
 - `admission`: counts the open requests;
 - `engine`: an artefact and its sessions; `line_queue`: makes batches of lines of similar length;
 - `pools`: the workers that compute batches: threads of this process, or replicas on Ray;
 - `models`: counts requests and gives them deadlines; `request_options`: checks their options;
   `metrics`: Prometheus; `request_log`: the log;
-- one file for each protocol: `http_v2` and `grpc_v2` with `tensors` and `messages` (Open Inference
-  Protocol), `completions` and `transcriptions` (OpenAI), `libretranslate`, `plain` (lines in and
-  lines out); `bodies` reads HTTP requests, and `events` writes server-sent events;
-- `app` and `connections`: HTTP; `front_end`: both servers; `service`: all of it, until a signal;
+- one file for each protocol: `http_v2` with `tensors` (Open Inference Protocol), `completions` and
+  `transcriptions` (OpenAI), `libretranslate`, `plain` (lines in and lines out); `bodies` reads HTTP
+  requests, and `events` writes server-sent events;
+- `app` and `connections`: HTTP; `front_end`: the server; `service`: all of it, until a signal;
   `__main__`: the command.
 
 This package may import `export.runtime`, `export.ray_cluster` and the packages of the extra, Ray
-only where a model needs it. For a new protocol over HTTP, write one file beside `plain` and add its
+only where a model needs it. For a new protocol, write one file beside `plain` and add its
 name in `app`.
 """
 

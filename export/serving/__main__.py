@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     found = argparse.ArgumentParser(
         prog="python -m keras_transformer.export.serving",
-        description="Serve artefacts over HTTP and gRPC until SIGTERM, by default at 127.0.0.1.",
+        description="Serve artefacts over HTTP until SIGTERM, by default at 127.0.0.1.",
         epilog="Exit status: 0 all accepted requests were answered; 1 some were not; "
         "2 wrong arguments, a bad artefact, a port that is taken.",
     )
@@ -42,14 +42,14 @@ def parser() -> argparse.ArgumentParser:
         "(for each), threads, workers, batch_tokens, provider",
     )
     add("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
-    add("--port", type=int, default=8080, help="port of HTTP (%(default)s; 0: any)")
-    add("--grpc-port", type=int, help="port of gRPC (the next one)")
+    add("--port", type=int, default=8080, help="port (%(default)s; 0: any)")
     add(
         "--queue",
         type=int,
         default=limits.waiting_lines,
         metavar="LINES",
-        help="lines that may wait for a model before requests are refused (%(default)s)",
+        help="lines of a client that may wait for a model before its requests are refused "
+        "(%(default)s)",
     )
     add(
         "--deadline",
@@ -73,6 +73,16 @@ def parser() -> argparse.ArgumentParser:
         help="additional host name to accept in `Host` and `Origin`, for example your proxy's; "
         "repeatable",
     )
+    add("--api-keys", metavar="FILE", help="file with the keys of clients, one a line")
+    add(
+        "--trusted-proxies",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="ADDRESS,...",
+        help="proxies, or networks of them, whose `X-Forwarded-For` names the client",
+    )
+    add("--ssl-certfile", metavar="FILE", help="certificate chain in PEM, for HTTPS")
+    add("--ssl-keyfile", metavar="FILE", help="its private key, if that is a separate file")
     add(
         "--replicas",
         type=int,
@@ -120,8 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line, and returns the exit status."""
     options = parser().parse_args(arguments)
 
-    def listening(port: int, grpc_port: int) -> None:
-        say(f"serving {', '.join(models)}: http {options.host}:{port}, grpc {grpc_port}")
+    def listening(port: int) -> None:
+        scheme = "https" if options.ssl_certfile else "http"
+        say(f"serving {', '.join(models)}: {scheme} {options.host}:{port}")
 
     try:
         pairs = [named(text, options.replicas) for text in options.models]
@@ -135,13 +146,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 models,
                 options.host,
                 options.port,
-                options.grpc_port,
                 limits=limits,
                 log=_Output() if has_log else None,
                 drain_seconds=options.drain,
                 ray_address=options.ray_address,
                 listening=listening,
                 allowed_hosts=options.allow_host,
+                api_keys=options.api_keys,
+                trusted_proxies=options.trusted_proxies,
+                ssl_certfile=options.ssl_certfile,
+                ssl_keyfile=options.ssl_keyfile,
             )
     except (MissingExtra, ValueError, OSError, RuntimeError) as error:
         others = {"waiting_lines": "--queue", "deadline_seconds": "--deadline"}

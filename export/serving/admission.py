@@ -1,12 +1,12 @@
 """The admission of requests: counts the open ones, and refuses what exceeds the limits."""
 
 import asyncio
-import collections
 import contextlib
 from collections.abc import Iterator
 
+from keras_transformer.export.serving.clients import Shares
 from keras_transformer.export.serving.limits import Limits
-from keras_transformer.export.serving.refusals import Busy, TooLarge, Unavailable
+from keras_transformer.export.serving.refusals import TooLarge, Unavailable
 
 
 class Admission:
@@ -18,16 +18,20 @@ class Admission:
     Attributes:
         limits: as above.
         open_requests: int, requests that are being read or computed.
-        buffered: int, their bytes.
+        requests, streams: `Shares` of complete requests that are computed, and of streams of
+            lines. Clients that keep streams open leave room for requests. `bytes` bounds incomplete
+            requests.
+        bytes: `Shares` of the bytes of all of them.
         draining: bool, whether new requests are refused.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits: Limits = limits
         self.open_requests: int = 0
-        self.buffered: int = 0
+        self.requests: Shares = Shares(limits.open_requests, "requests are open")
+        self.streams: Shares = Shares(limits.open_streams, "streams are open")
+        self.bytes: Shares = Shares(limits.buffered_bytes, "bytes are taken by requests")
         self.draining: bool = False
-        self._computing: collections.Counter[bool] = collections.Counter()
         self._none_open, self._freed = asyncio.Event(), asyncio.Event()
         self._none_open.set()
 
@@ -45,40 +49,20 @@ class Admission:
             if not self.open_requests:
                 self._none_open.set()
 
-    @contextlib.contextmanager
-    def limit_computing(self, stream: bool = False) -> Iterator[None]:
-        """Limits the number of streams, and of other requests that are computed at the same time.
+    def buffer(self, client: str, count: int) -> None:
+        """Counts bytes of a client's request; raises `Busy` if there is no room for them."""
+        self.bytes.check(client, count)
+        self.bytes.add(client, count)
 
-        A request counts once its body is complete: `buffered_bytes` limits incomplete ones. Clients
-        that keep streams open leave room for requests.
-
-        Raises:
-            Busy: too many of them are open.
-        """
-        most = self.limits.open_streams if stream else self.limits.open_requests
-        if self._computing[stream] >= most:
-            raise Busy(f"{most} requests are open. Repeat it later.")
-        self._computing[stream] += 1
-        try:
-            yield
-        finally:
-            self._computing[stream] -= 1
-
-    def buffer(self, count: int) -> None:
-        """Counts bytes that a request takes; raises `Busy` if there is no room for them."""
-        if self.buffered + count > self.limits.buffered_bytes:
-            raise Busy("The requests that are being read take too much room. Repeat it later.")
-        self.buffered += count
-
-    def free(self, count: int) -> None:
+    def free(self, client: str, count: int) -> None:
         """Gives back bytes of `buffer`."""
-        self.buffered -= count
+        self.bytes.add(client, -count)
         self._freed.set()  # wakes `wait_for_room`
         self._freed.clear()
 
-    async def wait_for_room(self, count: int) -> None:
-        """Waits until there is room for this many more bytes."""
-        while self.buffered and self.buffered + count > self.limits.buffered_bytes:
+    async def wait_for_room(self, client: str, count: int) -> None:
+        """Waits until there is room for this many more bytes of a client."""
+        while self.bytes.total and self.bytes.refuses(client, count):
             await self._freed.wait()
 
     def check_lines(self, count: int) -> None:

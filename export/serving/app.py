@@ -24,6 +24,7 @@ from keras_transformer.export.serving import (
     transcriptions,
 )
 from keras_transformer.export.serving.bodies import read_body, unless_gone
+from keras_transformer.export.serving.clients import Clients
 from keras_transformer.export.serving.events import EventStream
 from keras_transformer.export.serving.models import Models
 from keras_transformer.export.serving.refusals import (
@@ -69,7 +70,11 @@ def make_app(models: Models, host: str, allowed_hosts: Iterable[str] = ()) -> AS
         routes=routes,
         middleware=[
             Middleware(
-                HeaderCheck, models.limits.header_bytes, host=host, allowed_hosts=allowed_hosts
+                HeaderCheck,
+                models.limits.header_bytes,
+                models.clients,
+                host=host,
+                allowed_hosts=allowed_hosts,
             )
         ],
         exception_handlers={Refusal: _refused, HTTPException: _no_route, Exception: _failed},
@@ -92,10 +97,10 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         models, request = self._models, Request(scope, receive)
-        with models.request(self._protocol) as record:
+        with models.request(self._protocol, request.state.client) as record:
             try:
                 body = await read_body(request, record, models.limits, self._most)
-                with models.admission.limit_computing():
+                with models.admission.requests.hold(record.client):
                     leaving = asyncio.ensure_future(receive())
                     try:
                         computing = self._handler(request, body, record)
@@ -134,7 +139,9 @@ async def _failed(request: Request, error: Exception) -> JSONResponse:
 
 
 class HeaderCheck:
-    """ASGI middleware that refuses large headers, and requests of pages from other origins.
+    """ASGI middleware that refuses large headers, missing keys, and pages from other origins.
+
+    It names the client of a request, as `state.client`.
 
     A page in a browser can send requests to services of the same machine or network. After DNS
     rebinding it can read the responses, too. Its requests have a foreign name in `Host` or
@@ -144,15 +151,21 @@ class HeaderCheck:
     Args:
         app: ASGI application.
         header_bytes: int, as in `Limits`. h11 limits headers that come in several packets.
+        clients: `Clients`.
         host: str, the address that the service listens at.
         allowed_hosts: host names in lower case that are also accepted, in `Host` and in `Origin`,
             such as the name of a proxy.
     """
 
     def __init__(
-        self, app: ASGIApp, header_bytes: int, host: str, allowed_hosts: Iterable[str] = ()
+        self,
+        app: ASGIApp,
+        header_bytes: int,
+        clients: Clients,
+        host: str,
+        allowed_hosts: Iterable[str] = (),
     ) -> None:
-        self._app, self._header_bytes = app, header_bytes
+        self._app, self._header_bytes, self._clients = app, header_bytes, clients
         self._local, self._allowed = _is_loopback(host), frozenset(allowed_hosts)
         self._check = functools.lru_cache(64)(self._check_origin)
 
@@ -171,8 +184,10 @@ class HeaderCheck:
                 raise Invalid("The request has both Content-Length and Transfer-Encoding.")
             found = {name: value.decode("latin-1") for name, value in headers}
             self._check(found.get(b"host"), found.get(b"origin"))
+            scope["state"]["client"] = self._clients.identify(scope)
         except Refusal as refusal:
-            response = _error(scope["path"], refusal.status, str(refusal), CLOSE)
+            headers = refusal.headers or CLOSE
+            response = _error(scope["path"], refusal.status, str(refusal), headers)
             await response(scope, receive, send)
         else:
             await self._app(scope, receive, send)

@@ -18,7 +18,12 @@ from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.results import Generation
 from keras_transformer.export.serving.bodies import read_json, request_seconds
 from keras_transformer.export.serving.events import EventStream
-from keras_transformer.export.serving.limits import NEW_TOKENS, on_thread_if_large
+from keras_transformer.export.serving.limits import (
+    NEW_TOKENS,
+    RESULT_BYTES,
+    STOP_CHARACTERS,
+    on_thread_if_large,
+)
 from keras_transformer.export.serving.models import Model, Models
 from keras_transformer.export.serving.refusals import Invalid, Refusal, Unknown
 from keras_transformer.export.serving.request_log import Record
@@ -87,7 +92,8 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
             first = await anext(parts)  # until here, a refusal sets the status
             return EventStream(_events(parsed, head, record, first, parts))
         results = await models.answer(record, model, parsed.prompts, options, seconds)
-        return JSONResponse(head | _completed(parsed, results, record.tokens))
+        size = len(body) + RESULT_BYTES * len(results)
+        return await on_thread_if_large(size, _response, head, parsed, results, record.tokens)
 
     return [
         Route("/v1/models", list_models),
@@ -125,6 +131,8 @@ def _parse(models: Models, body: bytes) -> _Parsed:
         raise Invalid("prompt is missing.")
     if len(stops) > MOST_STOPS or not all(stops):
         raise Invalid(f"stop is at most {MOST_STOPS} texts, none of them empty.")
+    if max(map(len, stops), default=0) > STOP_CHARACTERS:
+        raise Invalid(f"A text of stop may have {STOP_CHARACTERS} characters.")
     for name, values in _NEUTRAL.items():
         if name in fields and fields[name] not in values:
             raise Invalid(f"{name} is not supported. Leave it out.")
@@ -178,7 +186,9 @@ def _options(model: Model, fields: dict[str, Any], count: int) -> dict[str, Any]
     return model.checked_options(options, count, (*_FIELDS, *_NEUTRAL))
 
 
-def _completed(parsed: _Parsed, results: list[Generation], prompt_tokens: int) -> dict[str, Any]:
+def _response(
+    head: dict[str, Any], parsed: _Parsed, results: list[Generation], prompt_tokens: int
+) -> Response:
     """Returns the choices, and the number of tokens."""
     choices, tokens = [], 0
     for number, result in enumerate(results, 1):
@@ -190,7 +200,7 @@ def _completed(parsed: _Parsed, results: list[Generation], prompt_tokens: int) -
             cut = _cut(text, parsed.stops)
             reason = _reason(result, index) if cut is None else "stop"
             choices.append(_choice(text[:cut], reason, len(choices)))
-    return {"choices": choices, "usage": _usage(prompt_tokens, tokens)}
+    return JSONResponse({**head, "choices": choices, "usage": _usage(prompt_tokens, tokens)})
 
 
 async def _events(

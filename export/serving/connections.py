@@ -113,6 +113,9 @@ class Connection(H11Protocol):
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event))
+            if self.cycle is not None:  # the application may be about to answer
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
         self.transport.close()
 
 

@@ -11,12 +11,13 @@ import pickle
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
+from keras_transformer.export import runtime
 from keras_transformer.export.artefact.signature import MANIFEST_FILE, SEED
 from keras_transformer.export.artefact.transcripts import Segment
-from keras_transformer.export.runtime import ArtefactError, Generator, open_runner
+from keras_transformer.export.runtime import ArtefactError, open_runner
 from keras_transformer.export.runtime.features import FRAMES_PER_SECOND
 from keras_transformer.export.serving.line_queue import ByLine
 from keras_transformer.export.serving.refusals import FAILED, Invalid, Refusal
@@ -65,6 +66,7 @@ class BatchResult:
         seconds: float, the time that the batch took.
         description: `Description` of the artefact that computed it.
         replica: str, the id of the process that computed it.
+        rest: `Work` of a stream that is not at its end, and has no result yet. Defaults to `None`.
     """
 
     results: list[Any]
@@ -72,6 +74,7 @@ class BatchResult:
     seconds: float
     description: Description
     replica: str
+    rest: "Work | None" = None
 
 
 class StreamPart(NamedTuple):
@@ -100,6 +103,10 @@ class Transcript(NamedTuple):
     language: str | None
     duration: float
     segments: list[Segment]
+
+
+# Yields the parts of a stream, and returns its result and the length of its input.
+Work: TypeAlias = Generator[Any, None, tuple[Any, int]]
 
 
 class Engine:
@@ -179,31 +186,41 @@ class Engine:
 
     def run_stream(
         self,
-        prompt: str | bytes,
+        prompt: str | bytes | Work,
         options: Mapping[str, Any] | None,
         emit: Callable[[Any], bool],
     ) -> BatchResult:
         """Continues a prompt or transcribes sound, in the calling thread.
 
         Args:
-            prompt: line, or bytes of a sound file for a model that `hears`.
+            prompt: line, or bytes of a sound file for a model that `hears`; or the `rest` of an
+                earlier call.
             options: as in `run_batch`; for sound, arguments of `SpeechOptions`.
             emit: function that is called after each step of the model with a `StreamPart`, or after
-                each window of sound with the list of its `Segment`s. `False` ends the work.
+                each window of sound with the list of its `Segment`s. `False` ends the call.
 
         Returns:
-            `BatchResult`, whose result is a `Generation` or a `Transcript`, or `None` if `emit` has
-            ended the work.
+            `BatchResult`, whose result is a `Generation` or a `Transcript`; or without a result,
+            and with the `rest` of the work, if `emit` has ended the call.
 
         Raises:
             Invalid, Refusal: as in `run_batch`.
         """
         with self._runner() as (description, runner):
-            start = time.perf_counter()
-            run = _transcribe if description.hears else _continue
-            result, length = run(runner, prompt, options or {}, emit)
+            start, results, lengths, rest = time.perf_counter(), [], [], None
+            if isinstance(prompt, Generator):
+                work = prompt
+            else:
+                begin = _transcribe if description.hears else _continue
+                work = begin(runner, prompt, options or {})
+            try:
+                while emit(next(work)):
+                    pass
+                rest = work
+            except StopIteration as end:
+                results, lengths = ([value] for value in end.value)
             seconds = time.perf_counter() - start
-        return BatchResult([result], [length], seconds, description, str(os.getpid()))
+        return BatchResult(results, lengths, seconds, description, str(os.getpid()), rest)
 
     @contextlib.contextmanager
     def _runner(self) -> Iterator[tuple[Description, Any]]:
@@ -256,7 +273,7 @@ class Engine:
             entry["name"]: (entry["dtype"], len(entry["axes"]))
             for entry in manifest.get("options", [])
         }
-        streams = manifest.get("layout") == "steps" and isinstance(runners[0], Generator)
+        streams = manifest.get("layout") == "steps" and isinstance(runners[0], runtime.Generator)
         search = manifest.get("search") or {}
         hears = search.get("class_name") == "SpeechSearch"
         config = search.get("config", {})
@@ -302,32 +319,26 @@ def _without_equal_lines(items: Sequence[str | bytes]) -> list[list[int]]:
     return groups
 
 
-def _continue(
-    runner: Any, prompt: str | bytes, options: Mapping[str, Any], emit: Callable[[Any], bool]
-) -> tuple[Any, int]:
-    """Returns the `Generation` of a prompt and its number of tokens, see `Engine.run_stream`."""
-    (length,), result = runner.lengths([prompt]), None
+def _continue(runner: Any, prompt: str | bytes, options: Mapping[str, Any]) -> Work:
+    """Continues a prompt; returns the `Generation` and the number of tokens of the prompt."""
+    (length,) = runner.lengths([prompt])
     steps = runner.stream_steps(prompt, with_prompt=True, **options)
     try:
         next(steps)  # the prompt
         for tokens in itertools.count(2 - length):
-            if not emit(StreamPart(next(steps), length, max(0, tokens))):
-                break
+            yield StreamPart(next(steps), length, max(0, tokens))
     except StopIteration as end:
-        result = end.value
+        return end.value, length
     finally:
         steps.close()
-    return result, length
 
 
-def _transcribe(
-    runner: Any, sound: bytes, options: Mapping[str, Any], emit: Callable[[Any], bool]
-) -> tuple[Transcript | None, int]:
-    """Returns the `Transcript` of sound and its number of frames, see `Engine.run_stream`."""
+def _transcribe(runner: Any, sound: bytes, options: Mapping[str, Any]) -> Work:
+    """Transcribes sound; returns the `Transcript` and the number of frames."""
     transcription = runner.transcribe(sound, **options)
-    length, segments = round(transcription.duration * FRAMES_PER_SECOND), []
+    segments: list[Segment] = []
     for window in transcription.windows():
         segments += window
-        if not emit(window):
-            return None, length
+        yield window
+    length = round(transcription.duration * FRAMES_PER_SECOND)
     return Transcript(transcription.language, transcription.duration, segments), length

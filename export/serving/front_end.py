@@ -1,4 +1,4 @@
-"""The front end: the servers of HTTP and gRPC, from their start to the drain."""
+"""The front end: the HTTP server, from its start to the drain."""
 
 import asyncio
 import contextlib
@@ -11,8 +11,8 @@ import uvicorn
 
 from keras_transformer.export.serving.app import make_app
 from keras_transformer.export.serving.connections import Connection
-from keras_transformer.export.serving.grpc_v2 import make_server
 from keras_transformer.export.serving.models import Models
+from keras_transformer.types import StrPath
 
 CLOSING_SECONDS = 5  # at least, for responses that are being sent when the service stops
 
@@ -24,32 +24,29 @@ class _Server(uvicorn.Server):
         return contextlib.nullcontext()
 
 
-async def run_servers(
+async def run_server(
     models: Models,
     stop: asyncio.Event,
     *,
     opened: socket.socket,
-    grpc_port: int = 0,
     drain_seconds: float = 30.0,
-    listening: Callable[[int, int], None] | None = None,
+    listening: Callable[[int], None] | None = None,
     allowed_hosts: Sequence[str] = (),
+    **ssl_options: StrPath,
 ) -> bool:
     """Serves models until an event is set, then answers accepted requests.
 
     Args:
         models: `Models`.
         stop: asyncio.Event.
-        opened: socket that listens, for HTTP; gRPC listens at the same address.
-        grpc_port: int, 0 for any free one.
+        opened: socket that listens.
         drain_seconds: float, the time that open requests have after the event.
-        listening: function of both ports, called when requests are accepted.
+        listening: function of the port, called when requests are accepted.
         allowed_hosts: host names, as `HeaderCheck` takes them.
+        ssl_options: of uvicorn, for HTTPS.
 
     Returns:
         Whether all requests were answered.
-
-    Raises:
-        RuntimeError: the port of gRPC is taken.
     """
     host, port = opened.getsockname()[:2]
     # The body of a response must not wait 40 ms until its headers are acknowledged. asyncio sets
@@ -67,15 +64,13 @@ async def run_servers(
         date_header=False,
         timeout_graceful_shutdown=CLOSING_SECONDS,
         h11_max_incomplete_event_size=models.limits.header_bytes,
+        **ssl_options,
     )
     http = _Server(config)
-    address = f"[{host}]:{grpc_port}" if ":" in host else f"{host}:{grpc_port}"
-    grpc, grpc_port = make_server(models, address)
-    await grpc.start()
     serving = asyncio.create_task(http.serve([opened]))
     try:
         if listening is not None:
-            listening(port, grpc_port)
+            listening(port)
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait([stopped, serving], return_when=asyncio.FIRST_COMPLETED)
         begun = time.monotonic()
@@ -86,5 +81,4 @@ async def run_servers(
         return answered
     finally:
         http.should_exit = True
-        await grpc.stop(grace=2)
         await serving

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.serving import tensors
 from keras_transformer.export.serving.bodies import read_json, request_seconds
-from keras_transformer.export.serving.limits import on_thread_if_large
+from keras_transformer.export.serving.limits import RESULT_BYTES, on_thread_if_large
 from keras_transformer.export.serving.models import Model, Models
 from keras_transformer.export.serving.refusals import Invalid
 from keras_transformer.export.serving.request_log import Record
@@ -64,7 +64,8 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
         parsed = await on_thread_if_large(len(body), _parse, models, model, request.headers, body)
         given = parsed.inference
         results = await models.answer(record, model, given.items, given.options, given.seconds)
-        return await on_thread_if_large(len(body), _response, model, parsed, results)
+        size = len(body) + RESULT_BYTES * len(results)
+        return await on_thread_if_large(size, _response, model, parsed, results)
 
     model_routes = [("", model_metadata, "GET"), ("/ready", model_ready, "GET")]
     model_routes.append(("/infer", make_endpoint("v2-http", infer), "POST"))

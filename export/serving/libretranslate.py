@@ -21,7 +21,12 @@ from keras_transformer.export.serving.bodies import (
     read_json,
     request_seconds,
 )
-from keras_transformer.export.serving.limits import FORM_FIELDS, TAGS, on_thread_if_large
+from keras_transformer.export.serving.limits import (
+    FORM_FIELDS,
+    RESULT_BYTES,
+    TAGS,
+    on_thread_if_large,
+)
 from keras_transformer.export.serving.models import Model, Models
 from keras_transformer.export.serving.refusals import Invalid, TooLarge, WrongType
 from keras_transformer.export.serving.request_log import Record
@@ -31,7 +36,7 @@ _LANGUAGE = r"([a-z]{2,3}(?:-(?:[A-Z]{2}|[A-Z][a-z]{3}))?)"
 _PAIR = re.compile(f"{_LANGUAGE}-{_LANGUAGE}")
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
 _FORMATS = ("text", "html")
-# The fields of the protocol. Keys of access have no effect: the service has none.
+# The fields of the protocol. `secret` has no effect.
 _FIELDS = ("q", "source", "target", "format", "alternatives", "api_key", "secret")
 _NO_DETECTION = "These models do not detect languages: name the source."
 
@@ -66,13 +71,18 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
 
     async def translate(request: Request, body: bytes, record: Record) -> Response:
         content_type = request.headers.get("content-type", "")
-        parsed = await on_thread_if_large(len(body), _parse, models, content_type, body)
+        fields = await on_thread_if_large(len(body), _fields, content_type, body)
+        if models.clients.keys and not request.headers.get("authorization"):
+            key = fields.get("api_key", request.query_params.get("api_key"))
+            record.identify(models.clients.named_by(key))
+        parsed = await on_thread_if_large(len(body), _parse, models, fields)
         lines = [sentence for document in parsed.documents for sentence in document.sentences]
         seconds = request_seconds(request.headers)
         results = []
         if lines:
             results = await models.answer(record, parsed.model, lines, parsed.options, seconds)
-        return await on_thread_if_large(len(body), _response, parsed, results)
+        size = len(body) + RESULT_BYTES * len(results)
+        return await on_thread_if_large(size, _response, parsed, results)
 
     return [
         Route("/languages", languages),
@@ -91,8 +101,7 @@ def _pairs(models: Models) -> dict[tuple[str, ...], str]:
     }
 
 
-def _parse(models: Models, content_type: str, body: bytes) -> _Parsed:
-    fields = _fields(content_type, body)
+def _parse(models: Models, fields: dict[str, Any]) -> _Parsed:
     texts = fields.get("q")
     is_list = isinstance(texts, list)
     if not is_list:

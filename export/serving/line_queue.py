@@ -2,16 +2,21 @@
 
 A free worker takes the longest line of the request whose turn it is, and the waiting lines of any
 request that are most similar in length. The longest line determines the cost of a batch. Lines
-hardly wait for a batch to fill, and requests take turns, so that a long one cannot delay short
-ones.
-Batches are not made ahead of time: the more lines wait, the less padding their batches need.
+hardly wait for a batch to fill. Batches are not made ahead of time: the more lines wait, the less
+padding their batches need.
+
+It is the turn of the client that has used the least time of workers, and the requests of a client
+take turns. So neither a long request nor many requests delay those of other clients. A client that
+comes, or comes back, starts with the fair share of the time so far. So it does not pay for long for
+earlier requests, and new clients cannot keep the others waiting. A stream gives its worker back
+after `SLICE_SECONDS` if other requests wait, and then waits for its next turn.
 
 Clients whose requests ended together send the next ones together. If fewer requests wait than a
 batch has just finished, its worker waits for a twentieth of the batch's time, `LINGER` at most.
 An idle service does not wait.
 
-The queue is bounded. If it is full, a request is refused at once. An accepted request is never
-dropped for lack of room.
+The queue is bounded. If it is full, a client that has its share of it is refused at once. An
+accepted request is never dropped for lack of room.
 """
 
 import asyncio
@@ -23,8 +28,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from keras_transformer.export.artefact.signature import TOKENIZER_FILE
+from keras_transformer.export.serving.clients import Shares
 from keras_transformer.export.serving.limits import on_thread_if_large
-from keras_transformer.export.serving.refusals import Busy, Invalid, Late, WorkerLost
+from keras_transformer.export.serving.refusals import Invalid, Late, WorkerLost
 from keras_transformer.text.json_tokenizer import load_tokenizer
 from keras_transformer.types import StrPath
 
@@ -32,6 +38,7 @@ LINGER = 0.05  # seconds
 # Number of a request's longest waiting lines that may join another request's batch. Only these
 # count as waiting.
 NEXT_LINES = 64
+SLICE_SECONDS = 0.25  # of a worker for a stream, while other lines wait
 DEATHS = 2  # a request fails after this many workers died while computing it
 # Batches may grow to twice the size when more than this many batches of tokens wait.
 BATCHES_WAITING = 5
@@ -54,6 +61,7 @@ class QueuedRequest:
     Attributes:
         items: list of lines.
         lengths: list of int, estimated tokens of each line.
+        client: str, who sent it.
         options: the options that hold for all lines.
         by_line: the options that differ by line.
         results: list, one per line.
@@ -69,10 +77,16 @@ class QueuedRequest:
     """
 
     def __init__(
-        self, items: Lines, lengths: list[int], options: Options, receive: Receive | None = None
+        self,
+        items: Lines,
+        lengths: list[int],
+        options: Options,
+        receive: Receive | None = None,
+        client: str = "",
     ) -> None:
         self.items: Lines = items
         self.lengths: list[int] = lengths
+        self.client: str = client
         options = options or {}
         self.by_line: dict[str, ByLine] = {
             name: value for name, value in options.items() if isinstance(value, ByLine)
@@ -136,10 +150,11 @@ class LineQueue:
         workers: int, batches that are computed at the same time.
         batch_tokens: int, tokens of a batch, padding included; up to twice as many if many lines
             wait. A longer line is computed alone.
-        most_waiting: int, lines that wait before requests are refused.
+        most_waiting: int, lines of one client that wait before its requests are refused, as
+            `Shares` counts them.
 
     Attributes:
-        waiting: int, number of waiting lines; at most `NEXT_LINES` of each request count.
+        shares: `Shares` of the waiting lines; at most `NEXT_LINES` of each request count.
     """
 
     def __init__(
@@ -151,10 +166,14 @@ class LineQueue:
         most_waiting: int = 512,
     ) -> None:
         self._run_batch, self._measure = run_batch, measure
-        self._batch_tokens, self._most = batch_tokens, most_waiting
+        self._batch_tokens = batch_tokens
         self._requests: collections.deque[QueuedRequest] = collections.deque()  # by turns
-        self.waiting: int = 0
-        self._free = 0
+        self.shares: Shares = Shares(most_waiting, "lines wait already")
+        # Seconds of workers that each client has used, and would have used if all got the same.
+        self._used: dict[str, float] = {}
+        self._fair_seconds = 0.0
+        self._last_seconds = 1e-6  # of a batch
+        self._free, self._workers = 0, workers
         self._suspect_runs = False
         self._arrived = asyncio.Event()
         self._tasks = [asyncio.create_task(self._work()) for _ in range(workers)]
@@ -165,6 +184,7 @@ class LineQueue:
         options: Options = None,
         deadline: float | None = None,
         receive: Receive | None = None,
+        client: str = "",
     ) -> QueuedRequest:
         """Puts a request into the queue, and waits until it is finished.
 
@@ -176,20 +196,23 @@ class LineQueue:
                 then are not computed.
             receive: function that gets the parts of a stream of one line, in the event loop; or
                 `None`. The work ends when this coroutine is cancelled.
+            client: str, who sends the request.
 
         Returns:
             The `QueuedRequest` with its results.
 
         Raises:
-            Busy: too many lines wait.
+            Busy: too many lines of the client wait.
             Late: the deadline is over.
         """
-        self._check_room()
+        count = min(len(items), NEXT_LINES, self.shares.limit)
+        self.shares.check(client, count)
         lengths = await on_thread_if_large(SEEN * len(items), self._measure, items)
-        self._check_room()
-        request = QueuedRequest(items, lengths, options, receive)
+        self.shares.check(client, count)
+        request = QueuedRequest(items, lengths, options, receive, client)
         if not items:
             return request
+        self._used[client] = max(self._used_by(client), self._fair_seconds)
         self._requests.append(request)
         self._count()
         self._arrived.set()
@@ -210,27 +233,46 @@ class LineQueue:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _check_room(self) -> None:
-        if self.waiting >= self._most:
-            raise Busy(f"{self.waiting} lines wait already. Repeat the request in a second.")
+    @property
+    def waiting(self) -> int:
+        """Number of waiting lines, as `shares` counts them."""
+        return self.shares.total
 
     def _count(self) -> None:
         """Drops requests without waiting lines, and counts the lines of the others."""
         self._requests = collections.deque(request for request in self._requests if request.waiting)
-        self.waiting = sum(min(len(request.waiting), NEXT_LINES) for request in self._requests)
+        self.shares.held.clear()
+        for request in self._requests:
+            self.shares.add(request.client, min(len(request.waiting), NEXT_LINES))
+
+    def _used_by(self, client: str) -> float:
+        return self._used.get(client, self._fair_seconds)
+
+    def _charge(self, clients: Mapping[str, int], seconds: float) -> None:
+        """Charges clients for a batch by their numbers of lines in it."""
+        for client, lines in clients.items():
+            share = seconds * lines / sum(clients.values())
+            self._used[client] = self._used_by(client) + share
 
     async def _work(self) -> None:
         """Computes one batch after the other."""
         while True:
             self._free += 1
             while not (batch := self._take()):
+                if self._free == self._workers:  # nothing waits or runs: all debts end
+                    self._used, self._fair_seconds = {}, 0.0
                 self._arrived.clear()
                 await self._arrived.wait()
             self._free -= 1
-            begun = time.monotonic()
+            begun, expected = time.monotonic(), self._last_seconds
+            clients = collections.Counter(request.client for request, _ in batch)
+            self._charge(clients, expected)  # while it runs, another client has the next turn
             is_suspect = batch[0][0].deaths > 0
             self._suspect_runs |= is_suspect
             await self._finish_batch(batch, begun)
+            self._last_seconds = time.monotonic() - begun
+            self._charge(clients, self._last_seconds - expected)
+            self._fair_seconds += self._last_seconds / len(self.shares.held.keys() | clients.keys())
             if is_suspect:
                 self._suspect_runs = False
                 self._arrived.set()
@@ -242,13 +284,17 @@ class LineQueue:
         items, first = [request.items[place] for request, place in batch], batch[0][0]
         run = self._run_batch
         if first.receive is not None:
-            run = functools.partial(run, emit=first.emit)
+            end = begun + SLICE_SECONDS
+            run = functools.partial(run, emit=lambda part: first.emit(part) and self._goes_on(end))
         try:
             by_line = {
                 name: ByLine(request.by_line[name][place] for request, place in batch)
                 for name in first.by_line
             }
             result = await run(items, first.options | by_line)
+            if result.rest is not None:
+                self._pause(first, result.rest, begun)
+                return
             lines = list(zip(batch, result.results, result.lengths, strict=True))
         except (WorkerLost, Invalid) as error:
             self._retry(batch, error)
@@ -259,6 +305,20 @@ class LineQueue:
             for (request, place), line_result, tokens in lines:
                 request.waited = max(request.waited, begun - request.since)
                 request.finish(place, line_result, tokens)
+
+    def _goes_on(self, end: float) -> bool:
+        """Returns whether a stream keeps its worker. Another thread asks."""
+        return time.monotonic() < end or not self._requests
+
+    def _pause(self, request: QueuedRequest, rest: Any, begun: float) -> None:
+        """Puts the rest of a stream back into the queue, unless its client has gone."""
+        if not request.done.done():
+            request.items = [rest]
+            request.since += time.monotonic() - begun  # not in the queue
+            self._requests.append(request)
+            request.retry([0])
+            self._count()
+            self._arrived.set()
 
     def _retry(self, batch: Batch, error: Exception) -> None:
         """Retries each request of a failed batch in its own batch.
@@ -282,14 +342,20 @@ class LineQueue:
 
     def _take(self) -> Batch:
         """Takes the lines of the next batch out of the queue; an empty list if there is none."""
-        turns = (one for one in self._requests if not (one.deaths and self._suspect_runs))
+        order = sorted(self._requests, key=lambda request: self._used_by(request.client))
+        turns = (one for one in order if not (one.deaths and self._suspect_runs))
         first = next(turns, None)
         if first is None:
             return []
+        self._used = {  # without clients that would start with as much
+            client: used
+            for client, used in self._used.items()
+            if used > self._fair_seconds or client in self.shares.held
+        }
         longest = first.waiting[0][0]
         lines = [
             (abs(length - longest), length, place, request)
-            for request in self._requests
+            for request in order
             if request is first or first.may_share_a_batch(request)
             for length, place in request.waiting[:NEXT_LINES]
         ]

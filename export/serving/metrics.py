@@ -65,7 +65,7 @@ class Metrics:
         open_requests = self._make(Gauge, "open_requests", "Requests being read or computed.")
         buffered = self._make(Gauge, "buffered_bytes", "Bytes of open requests.")
         open_requests.set_function(lambda: admission.open_requests)
-        buffered.set_function(lambda: admission.buffered)
+        buffered.set_function(lambda: admission.bytes.total)
 
     def watch_queue(self, name: str, queue: LineQueue) -> None:
         """Reports how many lines wait in the queue of a model."""
@@ -73,7 +73,8 @@ class Metrics:
 
     def batch_done(self, name: str, batch: BatchResult) -> None:
         """Counts a batch of a model."""
-        self._batches.labels(name).observe(len(batch.results))
+        if batch.results:  # not a part of a stream
+            self._batches.labels(name).observe(len(batch.results))
         self._lines.labels(name, batch.replica).inc(len(batch.results))
         self._tokens.labels(name, batch.replica).inc(sum(batch.lengths))
         self._busy.labels(name, batch.replica).inc(batch.seconds)
@@ -92,6 +93,7 @@ class Metrics:
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "protocol": record.protocol,
+            "client": record.client,
             "model": record.model,
             "status": record.status,
             "lines": record.lines,

@@ -12,8 +12,9 @@ from typing import Any
 
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.serving.admission import Admission
+from keras_transformer.export.serving.clients import Clients
 from keras_transformer.export.serving.engine import BatchResult, Description, StreamPart
-from keras_transformer.export.serving.limits import Limits, on_thread_if_large
+from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.line_queue import LineQueue, Lines, Options, Receive
 from keras_transformer.export.serving.metrics import Metrics
 from keras_transformer.export.serving.pools import Pool
@@ -111,14 +112,16 @@ class Models:
     Args:
         limits: `Limits`.
         metrics: `Metrics`.
+        clients: `Clients`. Defaults to `None`: requests need no key.
 
     Attributes:
         admission: `Admission`, which every request passes.
-        limits, metrics: as above.
+        limits, metrics, clients: as above.
     """
 
-    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, limits: Limits, metrics: Metrics, clients: Clients | None = None) -> None:
         self.limits: Limits = limits
+        self.clients: Clients = clients or Clients()
         self.metrics: Metrics = metrics
         self.admission: Admission = Admission(limits)
         self._models: dict[str, Model] = {}
@@ -135,23 +138,14 @@ class Models:
         for model in self._models.values():
             await model.queue.close()
 
-    @property
-    def ready(self) -> bool:
-        """Whether requests are accepted, and each model has a worker that can compute."""
-        models = self._models.values()
-        return (
-            bool(models)
-            and not self.admission.draining
-            and all(model.pool.ready for model in models)
-        )
-
-    def is_ready(self, model: Model) -> bool:
-        """Returns whether requests are accepted, and this model has a worker that can compute."""
-        return not self.admission.draining and model.pool.ready
-
     def check_ready(self, model: Model | None = None) -> None:
-        """Raises `Unavailable` unless the model is ready, or all models without `model`."""
-        if not (self.ready if model is None else self.is_ready(model)):
+        """Raises `Unavailable` unless requests are accepted and a worker of the model can compute.
+
+        Without `model`, each model needs such a worker.
+        """
+        models = self._models.values() if model is None else [model]
+        ready = [one.pool.ready for one in models]
+        if self.admission.draining or not ready or not all(ready):
             raise Unavailable("The service is shutting down, or a model has no live worker.")
 
     def names(self) -> list[str]:
@@ -171,13 +165,13 @@ class Models:
         return model
 
     @contextlib.contextmanager
-    def request(self, protocol: str) -> Iterator[Record]:
-        """Counts and logs a request, whatever its outcome; yields its `Record`.
+    def request(self, protocol: str, client: str = "") -> Iterator[Record]:
+        """Counts and logs a request of a client, whatever its outcome; yields its `Record`.
 
         Raises:
             Unavailable: the service is shutting down.
         """
-        record = Record(protocol, self.admission)
+        record = Record(protocol, self.admission, client)
         try:
             with self.admission.count_request():
                 yield record
@@ -216,15 +210,14 @@ class Models:
             The results, one per line.
         """
         if options and GLOSSARY in options:
-            size = sum(map(len, items))
-            options = await on_thread_if_large(size, with_terms, items, options)
+            options = await asyncio.to_thread(with_terms, items, options)
         most = self.limits.deadline_seconds
         deadline = asyncio.get_running_loop().time() + min(
             most, most if seconds is None else max(0.0, seconds)
         )
         record.model = model.name
         record.lines += len(items)
-        request = await model.queue.submit(items, options, deadline, receive)
+        request = await model.queue.submit(items, options, deadline, receive, record.client)
         record.tokens += request.tokens
         record.waited = max(record.waited, request.waited)
         return request.results

@@ -20,7 +20,12 @@ from starlette.types import Receive, Scope, Send
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.runtime.lines import Format, format_result
 from keras_transformer.export.serving.bodies import check_encoding, request_seconds, unless_gone
-from keras_transformer.export.serving.limits import ROOM_SECONDS, WINDOW
+from keras_transformer.export.serving.limits import (
+    RESULT_BYTES,
+    ROOM_SECONDS,
+    WINDOW,
+    on_thread_if_large,
+)
 from keras_transformer.export.serving.models import Model, Models
 from keras_transformer.export.serving.refusals import Busy, Invalid, Refusal, TooLarge, TooSlow
 from keras_transformer.export.serving.request_log import Record
@@ -41,7 +46,8 @@ class _Lines:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         models = self._models
-        with models.request("lines") as record, models.admission.limit_computing(stream=True):
+        client = Request(scope).state.client
+        with models.request("lines", client) as record, models.admission.streams.hold(client):
             stream = _Stream(receive, send, models, record)
             try:
                 await self._compute(Request(scope), stream, record)
@@ -58,7 +64,8 @@ class _Lines:
         model = self._models.get(request.path_params["model"])
         record.model = model.name
         check_encoding(request.headers)
-        form, options = _options(request.query_params, model)
+        query = request.query_params
+        form, options = await on_thread_if_large(len(request.url.query), _options, query, model)
         seconds, number = request_seconds(request.headers), 0
         async for lines in stream.lines():
             if not number:
@@ -66,10 +73,10 @@ class _Lines:
             for start in range(0, len(lines), WINDOW):
                 window = lines[start : start + WINDOW]
                 results = await self._results(stream, record, model, window, options, seconds)
-                rows = (
-                    format_result(n, result, form) for n, result in enumerate(results, number + 1)
+                size = RESULT_BYTES * len(window)
+                await stream.write(
+                    await on_thread_if_large(size, _formatted, results, number + 1, form)
                 )
-                await stream.write(b"".join(rows))
                 number += len(window)
         await stream.write(b"", more=False)
 
@@ -83,6 +90,11 @@ class _Lines:
                 if not stream.started:
                     raise
                 await unless_gone(stream.reading, asyncio.sleep(ROOM_SECONDS))
+
+
+def _formatted(results: list[Any], number: int, form: Format) -> bytes:
+    """Returns results as lines; `number` is that of the first."""
+    return b"".join(format_result(n, result, form) for n, result in enumerate(results, number))
 
 
 def _options(query: QueryParams, model: Model) -> tuple[Format, dict[str, Any]]:
@@ -165,7 +177,7 @@ class _Stream:
         while (message := await self._receive())["type"] != "http.disconnect":
             part = message.get("body", b"")
             if not first:
-                await self._admission.wait_for_room(len(part))
+                await self._admission.wait_for_room(self._record.client, len(part))
             self._record.buffer(len(part))
             first = False
             await self._parts.put((part, message.get("more_body", False)))

@@ -13,7 +13,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Protocol
 
-from keras_transformer.export.serving.engine import BatchResult, Description, Engine, StreamPart
+from keras_transformer.export.serving.engine import (
+    BatchResult,
+    Description,
+    Engine,
+    StreamPart,
+    Work,
+)
 from keras_transformer.export.serving.line_queue import Lines, Measure, Options, make_measure
 from keras_transformer.export.serving.refusals import FAILED, Invalid, Refusal, WorkerLost
 from keras_transformer.startup import SERVES
@@ -58,7 +64,7 @@ class Pool(Protocol):
         ...
 
     async def run_stream(
-        self, prompt: str | bytes, options: Options, emit: Callable[[StreamPart], bool]
+        self, prompt: str | bytes | Work, options: Options, emit: Callable[[StreamPart], bool]
     ) -> BatchResult:
         """Continues a prompt or transcribes sound, see `Engine.run_stream`.
 
@@ -117,7 +123,7 @@ class LocalPool:
         return await self._run(self._engine.run_batch, items, options)
 
     async def run_stream(
-        self, prompt: str | bytes, options: Options, emit: Callable[[StreamPart], bool]
+        self, prompt: str | bytes | Work, options: Options, emit: Callable[[StreamPart], bool]
     ) -> BatchResult:
         return await self._run(self._engine.run_stream, prompt, options, emit)
 
@@ -219,7 +225,7 @@ class RayPool:
             raise
 
     async def run_stream(
-        self, prompt: str | bytes, options: Options, emit: Callable[[StreamPart], bool]
+        self, prompt: str | bytes | Work, options: Options, emit: Callable[[StreamPart], bool]
     ) -> BatchResult:
         raise Invalid(
             "Replicas neither stream nor transcribe files. Serve the model without replicas."

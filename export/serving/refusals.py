@@ -1,13 +1,10 @@
-"""Refusals: one class for each reason why the service does not answer a request.
-
-Each has an HTTP status and the name of a gRPC status. Only the gRPC protocol needs its package.
-"""
+"""Refusals: one class for each reason why the service does not answer a request."""
 
 from collections.abc import Mapping
 from typing import ClassVar
 
 FAILED = "The service failed on this request; its log says why."
-REASON = 500  # characters; gRPC sends a reason as metadata, and clients accept 8 KiB of it
+REASON = 500  # characters
 CLOSE = {"Connection": "close"}
 RETRY = {"Retry-After": "1"}
 
@@ -20,63 +17,63 @@ class Refusal(Exception):
 
     Attributes:
         status: int, of HTTP.
-        code: str, the name of a status of gRPC.
-        headers: dict of additional HTTP headers, or None.
+        headers: dict of additional headers, or None.
     """
 
     status: ClassVar[int] = 500
-    code: ClassVar[str] = "INTERNAL"
     headers: ClassVar[Mapping[str, str] | None] = None
 
-    def __init_subclass__(
-        cls, status: int, code: str, headers: Mapping[str, str] | None = None
-    ) -> None:
-        cls.status, cls.code, cls.headers = status, code, headers
+    def __init_subclass__(cls, status: int, headers: Mapping[str, str] | None = None) -> None:
+        cls.status, cls.headers = status, headers
 
     def __init__(self, reason: str) -> None:
         # Half a surrogate pair, which JSON can name, is not text that can be sent back.
         super().__init__(reason[:REASON].encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
-class Invalid(Refusal, status=400, code="INVALID_ARGUMENT"):
+class Invalid(Refusal, status=400):
     """The protocol or the model does not take the request: sent again, it fails again."""
 
 
-class Forbidden(Refusal, status=403, code="PERMISSION_DENIED"):
+class Unauthorized(Refusal, status=401, headers={"WWW-Authenticate": "Bearer"}):
+    """The request needs a key of the service."""
+
+
+class Forbidden(Refusal, status=403):
     """A browser sends the request for a page of another origin."""
 
 
-class Unknown(Refusal, status=404, code="NOT_FOUND"):
+class Unknown(Refusal, status=404):
     """There is no such model, version or address."""
 
 
-class TooSlow(Refusal, status=408, code="DEADLINE_EXCEEDED", headers=CLOSE):
+class TooSlow(Refusal, status=408, headers=CLOSE):
     """The request did not arrive in time."""
 
 
-class TooLarge(Refusal, status=413, code="OUT_OF_RANGE"):
+class TooLarge(Refusal, status=413):
     """The request is larger than the service reads."""
 
 
-class WrongType(Refusal, status=415, code="INVALID_ARGUMENT"):
+class WrongType(Refusal, status=415):
     """The protocol does not read the content's type or encoding."""
 
 
-class HeadersTooLarge(Refusal, status=431, code="OUT_OF_RANGE"):
-    """The headers of the HTTP request are larger than the service reads."""
+class HeadersTooLarge(Refusal, status=431):
+    """The headers of the request are larger than the service reads."""
 
 
-class Busy(Refusal, status=429, code="RESOURCE_EXHAUSTED", headers=RETRY):
+class Busy(Refusal, status=429, headers=RETRY):
     """The service has no room. A client may repeat the request after a while."""
 
 
-class Unavailable(Refusal, status=503, code="UNAVAILABLE", headers=RETRY):
+class Unavailable(Refusal, status=503, headers=RETRY):
     """The service is shutting down, or no replica answers. A client may repeat the request."""
 
 
-class WorkerLost(Unavailable, status=503, code="UNAVAILABLE", headers=RETRY):
+class WorkerLost(Unavailable, status=503, headers=RETRY):
     """The process of a worker died while computing a batch."""
 
 
-class Late(Refusal, status=504, code="DEADLINE_EXCEEDED"):
+class Late(Refusal, status=504):
     """The deadline of the request has passed."""

@@ -30,17 +30,19 @@ class Record:
     Args:
         protocol: str.
         admission: `Admission`, where its bytes count.
+        client: str, as `Clients` names it.
 
     Attributes:
-        protocol, model: str.
+        protocol, client, model: str.
         lines, tokens, status: int; `status` as in HTTP.
         waited: float, seconds in the queue.
         start: float, by `time.monotonic`.
         buffered: int, bytes.
     """
 
-    def __init__(self, protocol: str, admission: Admission) -> None:
+    def __init__(self, protocol: str, admission: Admission, client: str) -> None:
         self.protocol: str = protocol
+        self.client: str = client
         self.model: str = ""
         self.lines: int = 0
         self.tokens: int = 0
@@ -52,13 +54,20 @@ class Record:
 
     def buffer(self, count: int) -> None:
         """Counts bytes that are kept for the request; raises `Busy` if there is no room."""
-        self._admission.buffer(count)
+        self._admission.buffer(self.client, count)
         self.buffered += count
 
     def free(self, count: int) -> None:
         """Stops counting bytes."""
-        self._admission.free(count)
+        self._admission.free(self.client, count)
         self.buffered -= count
+
+    def identify(self, client: str) -> None:
+        """Changes the client, who counts for what the request holds."""
+        count = self.buffered
+        self.free(count)
+        self.client = client
+        self.buffer(count)
 
 
 class Log:

@@ -75,7 +75,7 @@ def _seed(model: str, description: Description, value: object) -> int:
 
 def _option(name: str, value: Any, dtype: str, rank: int, lines: int | None) -> Any:
     """Returns an option of a request: for all lines, or as `ByLine`."""
-    if isinstance(value, str) and value.startswith("["):  # gRPC and addresses have no lists
+    if isinstance(value, str) and value.startswith("["):  # addresses have no lists
         with contextlib.suppress(ValueError, RecursionError):
             parsed = json.loads(value)
             if rank < 2 or all(isinstance(item, (str, list)) for item in parsed):  # else a text

@@ -1,4 +1,4 @@
-"""A service: models by name, their pools, and the servers of HTTP and gRPC, until a signal."""
+"""A service: models by name, their pools, and the HTTP server, until a signal."""
 
 import asyncio
 import contextlib
@@ -9,12 +9,14 @@ import os
 import re
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from keras_transformer.export.artefact.reader import read_task
 from keras_transformer.export.ray_cluster import running_ray
+from keras_transformer.export.serving.clients import Clients, read_keys, read_proxies
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.pools import LocalPool, Pool, RayPool
 from keras_transformer.export.serving.request_log import Output
@@ -89,14 +91,17 @@ def serve(
     models: Mapping[str, ServedArtefact],
     host: str = "127.0.0.1",
     port: int = 8080,
-    grpc_port: int | None = None,
     *,
     limits: Limits | None = None,
     log: Output | None = sys.stdout,
     drain_seconds: float = 30.0,
     ray_address: str | None = None,
-    listening: Callable[[int, int], None] | None = None,
+    listening: Callable[[int], None] | None = None,
     allowed_hosts: Iterable[str] = (),
+    api_keys: StrPath | None = None,
+    trusted_proxies: Iterable[str] = (),
+    ssl_certfile: StrPath | None = None,
+    ssl_keyfile: StrPath | None = None,
 ) -> bool:
     """Serves artefacts until the process gets SIGTERM or SIGINT, then answers accepted requests.
 
@@ -106,16 +111,22 @@ def serve(
     Args:
         models: dict from names to `ServedArtefact`.
         host: str, the address to listen at; only this machine reaches the default.
-        port: int, of HTTP.
-        grpc_port: int, of gRPC. Defaults to the next one.
+        port: int; 0 for any free one.
         limits: `Limits`.
         log: file that gets a line of JSON for each request, or None.
         drain_seconds: float, the time that open requests have at the end.
         ray_address: address of a running Ray cluster, which then runs replicas of all models.
-        listening: function of both ports, called when requests are accepted.
+        listening: function of the port, called when requests are accepted.
         allowed_hosts: list of str. Additional host names to accept in the headers `Host` and
             `Origin`. A service at a loopback address accepts loopback names only;
             a page in a browser must come from the same host and port.
+        api_keys: path of a file with a key in each line, and a name after it if you like. Requests
+            then need a key, apart from those for health and metrics. Defaults to `None`: no keys.
+        trusted_proxies: list of str, addresses or networks of proxies whose header
+            `X-Forwarded-For` names the client. Clients share the service fairly: by their keys, or
+            else by their addresses.
+        ssl_certfile: path of a certificate chain in PEM, for HTTPS. Defaults to `None`: HTTP.
+        ssl_keyfile: path of its private key, if the file of the certificate has none.
 
     Returns:
         Whether all accepted requests were answered.
@@ -136,24 +147,24 @@ def serve(
     if not drain_seconds >= 0:
         raise ValueError(f"`drain_seconds` must be 0 or more, got {drain_seconds}.")
     allowed_hosts = [_host_name(name) for name in allowed_hosts]
+    keys = None if api_keys is None else read_keys(api_keys)
+    clients = Clients(keys, read_proxies(trusted_proxies))
+    ssl_options = _ssl_options(ssl_certfile, ssl_keyfile)
     for served in models.values():  # before Ray is started, which takes a while
         read_task(served.folder)
-    if grpc_port is None:
-        grpc_port = port + 1 if port else 0
-    with _listen(host, port) as opened:
-        _listen(host, grpc_port).close()  # fails early; gRPC opens its port itself
-        with _pools(models, ray_address) as pools:
-            serving = _serve(
-                pools,
-                limits or Limits(),
-                log,
-                opened=opened,
-                grpc_port=grpc_port,
-                drain_seconds=drain_seconds,
-                listening=listening,
-                allowed_hosts=allowed_hosts,
-            )
-            return asyncio.run(serving)
+    with _listen(host, port) as opened, _pools(models, ray_address) as pools:
+        serving = _serve(
+            pools,
+            limits or Limits(),
+            log,
+            clients,
+            opened=opened,
+            drain_seconds=drain_seconds,
+            listening=listening,
+            allowed_hosts=allowed_hosts,
+            **ssl_options,
+        )
+        return asyncio.run(serving)
 
 
 def _check_no_loop() -> None:
@@ -178,6 +189,21 @@ def _host_name(text: str) -> str:
             "'proxy.example'."
         )
     return name
+
+
+def _ssl_options(certificate: StrPath | None, key: StrPath | None) -> dict[str, StrPath]:
+    """Returns uvicorn's options; raises `ValueError` unless it can read both files."""
+    if certificate is None:
+        if key is not None:
+            raise ValueError("`ssl_keyfile` needs `ssl_certfile`. Pass the certificate, too.")
+        return {}
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(
+            f"`ssl_certfile` and `ssl_keyfile` must be a certificate and its key in PEM: {error}"
+        ) from error
+    return {"ssl_certfile": certificate} | ({} if key is None else {"ssl_keyfile": key})
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -226,26 +252,26 @@ def _extra(name: str) -> Iterator[None]:
 
 
 async def _serve(
-    pools: dict[str, Pool], limits: Limits, log: Output | None, **servers: Any
+    pools: dict[str, Pool], limits: Limits, log: Output | None, clients: Clients, **server: Any
 ) -> bool:
-    """Opens the pools, and serves them with `run_servers` until a signal."""
+    """Opens the pools, and serves them with `run_server` until a signal."""
     stop = asyncio.Event()
     with _signals(stop):
         opening = {name: asyncio.create_task(pool.open()) for name, pool in pools.items()}
-        await asyncio.sleep(0)  # Threads open the artefacts while this one imports the servers.
+        await asyncio.sleep(0)  # Threads open the artefacts while this one imports the server.
         try:
             with _extra("service"):
-                from keras_transformer.export.serving.front_end import run_servers
+                from keras_transformer.export.serving.front_end import run_server
                 from keras_transformer.export.serving.metrics import Metrics
                 from keras_transformer.export.serving.models import Models
             metrics = Metrics(log)
-            models = Models(limits, metrics)
+            models = Models(limits, metrics, clients)
             for name, pool in pools.items():
                 models.add(name, pool, await opening[name])
             # Otherwise, garbage collection visits all modules repeatedly, between requests.
             gc.collect()
             gc.freeze()
-            answered = await run_servers(models, stop, **servers)
+            answered = await run_server(models, stop, **server)
             await models.close()
             metrics.close()
             return answered

@@ -31,7 +31,7 @@ FIELDS = ("id", "inputs", "outputs", "parameters")
 _PARAMETERS = ("timeout", "priority", "binary_data_output")
 _INPUT_FIELDS = ("name", "shape", "datatype", "parameters", "data")
 _INPUT_PARAMETERS = ("binary_data_size", "content_type")
-MAX_INTEGER = 2**63  # integers are below it, as in the protocol over gRPC
+MAX_INTEGER = 2**63  # integers of the protocol are below it
 # The metadata of the server.
 SERVER: dict[str, Any] = {
     "name": "keras_transformer",

@@ -20,7 +20,7 @@ from keras_transformer.export.serving.bodies import read_form, request_seconds
 from keras_transformer.export.serving.completions import error_body
 from keras_transformer.export.serving.engine import Transcript
 from keras_transformer.export.serving.events import EventStream
-from keras_transformer.export.serving.limits import on_thread_if_large
+from keras_transformer.export.serving.limits import RESULT_BYTES, on_thread_if_large
 from keras_transformer.export.serving.models import Model, Models
 from keras_transformer.export.serving.refusals import Invalid, Refusal, Unknown
 from keras_transformer.export.serving.request_log import Record
@@ -66,7 +66,8 @@ def routes(models: Models, make_endpoint: Any) -> list[Route]:
             return EventStream(_events(record, first, parts))
         async with contextlib.aclosing(parts):
             *_, transcript = [part async for part in parts]
-        return _response(parsed, task, transcript)
+        size = RESULT_BYTES * len(transcript.segments)
+        return await on_thread_if_large(size, _response, parsed, task, transcript)
 
     most = models.limits.sound_bytes
     return [

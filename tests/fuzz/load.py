@@ -27,12 +27,11 @@ if __name__ == "__main__":
     sys.path[:0] = [str(root / name) for name in ("tests", "examples", "benchmarks")]
 
 import common  # noqa: E402
-import grpc  # noqa: E402
 import numpy as np  # noqa: E402
 import protocols  # noqa: E402
 from damage import LINES  # noqa: E402
 from helpers import artefacts, seeded_artefact  # noqa: E402
-from protocols import GRPC, HTTP, SECONDS, ask_grpc, ask_http, is_wrong  # noqa: E402
+from protocols import HTTP, SECONDS, ask_http, is_wrong  # noqa: E402
 from service_process import Service  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
@@ -59,7 +58,6 @@ class Clients:
     def __init__(self, port, seed):
         self.port, self.count, self.wrong = port, collections.Counter(), []
         self._answers, self._ended = {}, threading.Event()
-        self._channel = grpc.insecure_channel(f"127.0.0.1:{port + 1}")
         kinds = [self.good, self.good, self.damaged, self.abandoned, self.slow]
         self._threads = [
             threading.Thread(target=self._send, args=(kind, np.random.default_rng([seed, number])))
@@ -92,22 +90,19 @@ class Clients:
         return f"status {response.status}"
 
     def good(self, random):
-        """Sends a request over HTTP at once."""
+        """Sends a request at once."""
         sent = b"".join(GOOD[random.integers(0, len(GOOD))])
         return self._answer(sent, [sent]), sent
 
     def slow(self, random):
-        """Sends a request over HTTP, a few bytes at a time."""
+        """Sends a request, a few bytes at a time."""
         sent = b"".join(GOOD[random.integers(0, len(GOOD))])
         parts = (sent[start : start + 40] for start in range(0, len(sent), 40))
         return self._answer(sent, (part for part in parts if not time.sleep(PAUSE))), sent
 
     def damaged(self, random):
-        """Sends a damaged request over HTTP or gRPC."""
-        kind = [*HTTP, *GRPC][random.integers(0, len(HTTP) + len(GRPC))]
-        if kind in HTTP:
-            return ask_http(self.port, random, kind)
-        return ask_grpc(self._channel, random)
+        """Sends a damaged request."""
+        return ask_http(self.port, random, [*HTTP][random.integers(0, len(HTTP))])
 
     def abandoned(self, random):
         """Sends a long request and leaves in its middle or before the end of the answer."""
@@ -123,7 +118,6 @@ class Clients:
         self._ended.set()
         for thread in self._threads:
             thread.join(2 * SECONDS)
-        self._channel.close()
 
 
 def reading(service):

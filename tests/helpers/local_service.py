@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from keras_transformer.export.serving.front_end import run_servers
+from keras_transformer.export.serving.front_end import run_server
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.metrics import Metrics
 from keras_transformer.export.serving.models import Models
@@ -61,47 +61,49 @@ class Pool(LocalPool):
 
 
 class Running:
-    """Models behind HTTP and gRPC, in a thread with its own event loop.
+    """Models behind HTTP, in a thread with its own event loop.
 
     Args:
         pools: dict from names to `Pool`.
         limits: `Limits`.
         log: file for the log.
+        clients: `Clients`.
+        server: more arguments of `run_server`.
 
     Attributes:
-        port, grpc_port: int.
+        port: int.
         models: the service's `Models`.
     """
 
-    def __init__(self, pools, limits=None, log=None, drain_seconds=60, allowed_hosts=()):
+    def __init__(self, pools, limits=None, log=None, drain_seconds=60, clients=None, **server):
         self._pools, self._up = pools, threading.Event()
-        self._arguments = limits or Limits(), log, drain_seconds, allowed_hosts
+        self._arguments = limits or Limits(), log, drain_seconds, clients, server
         self.answered = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
         assert self._up.wait(120)
 
     async def _run(self):
-        limits, log, drain_seconds, hosts = self._arguments
+        limits, log, drain_seconds, clients, server = self._arguments
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         metrics = Metrics(log)
-        self.models = Models(limits, metrics)
+        self.models = Models(limits, metrics, clients)
         for name, pool in self._pools.items():
             self.models.add(name, pool, await pool.open())
         with socket.create_server(("127.0.0.1", 0)) as opened:
-            self.answered = await run_servers(
+            self.answered = await run_server(
                 self.models,
                 self._stop,
                 opened=opened,
                 drain_seconds=drain_seconds,
                 listening=self._listening,
-                allowed_hosts=hosts,
+                **server,
             )
         await self.models.close()
         metrics.close()
 
-    def _listening(self, port, grpc_port):
-        self.port, self.grpc_port = port, grpc_port
+    def _listening(self, port):
+        self.port = port
         self._up.set()
 
     def request(self, method, path, body=None, headers=(), timeout=60):

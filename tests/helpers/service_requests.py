@@ -3,10 +3,6 @@
 import socket
 import time
 
-import grpc
-
-from keras_transformer.export.serving.messages import MESSAGES
-
 LINE = b"two dogs run along the beach ."
 HEAD = b"POST /lines/en-de HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30\r\n\r\n"
 
@@ -24,22 +20,6 @@ def infer(data=("x",), shape=None, **fields):
         "data": data,
     }
     return {"inputs": [entry | fields]}
-
-
-def grpc_call(running, data, method="ModelInfer", timeout=60):
-    """Sends bytes to a method. Returns the answer's code and text."""
-    with grpc.insecure_channel(f"127.0.0.1:{running.grpc_port}") as channel:
-        call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
-        try:
-            return grpc.StatusCode.OK, call(data, timeout=timeout)
-        except grpc.RpcError as error:
-            return error.code(), error.details()
-
-
-def grpc_infer(**fields):
-    entry = {"name": "text", "datatype": "BYTES", "shape": [1]}
-    request = {"model_name": "en-de", "inputs": [entry], "raw_input_contents": [b"\1\0\0\0x"]}
-    return MESSAGES["ModelInferRequest"](**request | fields).SerializeToString()
 
 
 def wait_for(holds):

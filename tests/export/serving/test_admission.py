@@ -10,7 +10,6 @@ from starlette.requests import ClientDisconnect
 from keras_transformer.export.serving.admission import Admission
 from keras_transformer.export.serving.bodies import unless_gone
 from keras_transformer.export.serving.events import EventStream
-from keras_transformer.export.serving.grpc_v2 import make_server
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.metrics import Metrics
 from keras_transformer.export.serving.models import Models
@@ -24,46 +23,57 @@ def admission():
     return Admission(LIMITS)
 
 
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("first", ["streams", "requests"])
 def test_streams_and_requests_have_separate_slots(admission, first):
     """As many of each kind as its limit are open at the same time, whichever comes first."""
     with contextlib.ExitStack() as stack:
-        for stream in (first, not first):
-            most = LIMITS.open_streams if stream else LIMITS.open_requests
+        for name in dict.fromkeys([first, "streams", "requests"]):
+            most = getattr(LIMITS, f"open_{name}")
             for _ in range(most):
-                stack.enter_context(admission.limit_computing(stream))
-            with pytest.raises(Busy, match=f"{most} requests are open"):
-                with admission.limit_computing(stream):
+                stack.enter_context(getattr(admission, name).hold("a"))
+            with pytest.raises(Busy, match=f"{most} {name} are open, {most} of them of this"):
+                with getattr(admission, name).hold("a"):
                     pass
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_slot_is_free_again_after_its_request(admission, stream):
+@pytest.mark.parametrize("name", ["streams", "requests"])
+def test_a_slot_is_free_again_after_its_request(admission, name):
     for _ in range(7):
-        with contextlib.suppress(ZeroDivisionError), admission.limit_computing(stream):
+        with contextlib.suppress(ZeroDivisionError), getattr(admission, name).hold("a"):
             raise ZeroDivisionError  # a failed request frees it, too
+    assert not getattr(admission, name).held
 
 
 def test_bytes_have_room_up_to_the_limit(admission):
-    admission.buffer(60)
-    admission.buffer(40)
-    with pytest.raises(Busy, match="take too much room"):
-        admission.buffer(1)
-    assert admission.buffered == 100  # refused bytes do not count
-    admission.free(100)
-    admission.buffer(100)
+    admission.buffer("a", 60)
+    admission.buffer("a", 40)
+    with pytest.raises(Busy, match="100 bytes are taken by requests, 100 of them of this client"):
+        admission.buffer("a", 1)
+    assert admission.bytes.total == 100  # refused bytes do not count
+    admission.free("a", 100)
+    admission.buffer("a", 100)
+
+
+def test_bytes_of_one_client_leave_room_for_others(admission):
+    admission.buffer("a", 100)
+    admission.buffer("b", 50)
+    with pytest.raises(Busy, match="150 bytes .*, 50 of them of this client, whose share is 50"):
+        admission.buffer("b", 1)
+    admission.buffer("c", 25)
+    with pytest.raises(Busy, match="175 bytes"):
+        admission.buffer("c", 1)
 
 
 def waits(admission, count, *freed):
     """Returns whether `wait_for_room` waits at first; it must end when `freed` bytes are free."""
 
     async def run():
-        waiting = asyncio.create_task(admission.wait_for_room(count))
+        waiting = asyncio.create_task(admission.wait_for_room("a", count))
         for _ in range(10):
             await asyncio.sleep(0)
         begun = not waiting.done()
         for bytes in freed:
-            admission.free(bytes)
+            admission.free("a", bytes)
         await asyncio.wait_for(waiting, 60)
         return begun
 
@@ -71,19 +81,19 @@ def waits(admission, count, *freed):
 
 
 def test_a_stream_waits_for_room(admission):
-    admission.buffer(70)
+    admission.buffer("a", 70)
     assert not waits(admission, 30)
     assert waits(admission, 31, 1)
-    assert admission.buffered == 69
+    assert admission.bytes.total == 69
 
 
 def test_a_part_that_is_larger_than_the_room_does_not_wait_for_ever(admission):
     """It is refused afterwards, when it is counted."""
     assert not waits(admission, 101)
-    admission.buffer(7)
+    admission.buffer("a", 7)
     assert waits(admission, 101, 3, 4)
     with pytest.raises(Busy):
-        admission.buffer(101)
+        admission.buffer("a", 101)
 
 
 def test_too_many_lines_are_refused(admission):
@@ -124,7 +134,7 @@ def test_a_client_sets_no_deadline_beyond_that_of_the_service(asked, given):
     """Its request would hold its place in the queue."""
     seconds = []
 
-    async def submit(items, options, deadline, receive):
+    async def submit(items, options, deadline, receive, client):
         seconds.append(deadline - asyncio.get_running_loop().time())
         return types.SimpleNamespace(results=items, tokens=1, waited=0.0)
 
@@ -136,20 +146,6 @@ def test_a_client_sets_no_deadline_beyond_that_of_the_service(asked, given):
 
     assert asyncio.run(run()) == ["x"]
     assert seconds == [pytest.approx(given, abs=0.1)]
-
-
-def test_two_services_do_not_share_a_port_of_grpc():
-    async def run():
-        models = Models(Limits(), Metrics(None))
-        server, port = make_server(models, "127.0.0.1:0")
-        await server.start()
-        try:
-            with pytest.raises(RuntimeError, match=str(port)):
-                make_server(models, f"127.0.0.1:{port}")
-        finally:
-            await server.stop(None)
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize("sends", [True, False])

@@ -2,9 +2,11 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import json
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -28,7 +30,8 @@ class Service:
 
     def __init__(self, folder, aside):
         command = [sys.executable, "-m", "keras_transformer.export.serving"]
-        command += [f"en-de={folder},threads=1", "--port", "0", "--grpc-port", "0"]
+        command += [f"en-de={folder},threads=1,workers=1", "--port", "0"]
+        command += ["--trusted-proxies", "127.0.0.1"]
         errors = aside / "errors"
         with open(errors, "w") as file:
             self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file)
@@ -36,7 +39,8 @@ class Service:
         while not (found := re.search(r"http 127\.0\.0\.1:(\d+)", errors.read_text())):
             assert self.process.poll() is None and time.monotonic() < end, errors.read_text()
             time.sleep(0.05)
-        self.address = f"http://127.0.0.1:{found[1]}"
+        self.port = int(found[1])
+        self.address = f"http://127.0.0.1:{self.port}"
 
     def send(self, path, body, headers=JSON):
         """Returns the status and the body of an answer."""
@@ -51,6 +55,19 @@ class Service:
         entry = {"name": "text", "datatype": "BYTES", "shape": [len(lines)], "data": lines}
         fields = {"inputs": [entry], "parameters": parameters}
         return self.send("/v2/models/en-de/infer", json.dumps(fields).encode())
+
+    def begin(self, client, path, body):
+        """Sends a request and returns its connection; the answer is not read."""
+        opened = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: {client}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        opened.sendall(head.encode() + body)
+        return opened
+
+    def metric(self, name):
+        with urllib.request.urlopen(f"{self.address}/metrics", timeout=60) as answer:
+            page = answer.read().decode()
+        return float(re.search(rf"^keras_transformer_{name}\S* (\S+)$", page, re.MULTILINE)[1])
 
     def peak(self):
         """Returns the largest memory so far in MB."""
@@ -110,6 +127,50 @@ def test_an_attack_costs_others_little(service, name):
     assert {status for status, _ in found} == {wanted}, found[0]
     assert longest < 8 and service.peak() < 1000, (longest, service.peak())
     assert service.process.poll() is None
+
+
+def line_seconds(service, client):
+    """Returns the time of a short line of a client, which must be answered."""
+    start = time.monotonic()
+    answer = service.send("/lines/en-de", b"a dog\n", {"X-Forwarded-For": client})
+    assert answer[0] == 200, answer
+    return time.monotonic() - start
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("greedy, each", [(1, 20), (8, 4)])
+def test_long_texts_of_others_do_not_shut_out_a_short_line(service, greedy, each):
+    """The texts have a megabyte each. They would fill the queue for minutes."""
+    text = translate(q=f"{WORDS * 7}\n" * 9_900)
+    with contextlib.ExitStack() as stack:
+        for number in range(greedy):
+            for _ in range(each):
+                opened = service.begin(f"198.51.100.{number}", "/translate", text)
+                stack.enter_context(contextlib.closing(opened))
+        end = time.monotonic() + 60
+        while service.metric("waiting_lines") < 500:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        times = [line_seconds(service, "203.0.113.9") for _ in range(5)]
+        status, body = service.send(
+            "/lines/en-de", b"a\n" * 64, {"X-Forwarded-For": "198.51.100.0"}
+        )
+        assert greedy > 1 or status == 429 and b"of them of this client, whose share is" in body
+    assert max(times) < 4, times
+
+
+def test_streams_of_a_client_leave_room_for_another_one(service):
+    """Sixty streams of lines are never read, and send for ever."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(60):
+            opened = service.begin("198.51.100.7", "/lines/en-de", b"a dog\n" * 9_000)
+            stack.enter_context(contextlib.closing(opened))
+        end = time.monotonic() + 60
+        while service.metric("waiting_lines") < 200:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        times = [line_seconds(service, f"203.0.113.{n}") for n in range(5)]
+    assert max(times) < 4, times
 
 
 def test_a_long_line_is_refused_by_its_characters(service):

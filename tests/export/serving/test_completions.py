@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import io
+import itertools
 import json
 import math
 import socket
@@ -12,6 +13,8 @@ from helpers import exports, local_service
 from helpers.service_requests import ask, wait_for
 
 from keras_transformer.export.runtime import Generator
+from keras_transformer.export.serving import line_queue
+from keras_transformer.export.serving.engine import Engine
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.search import GreedySearch, Sampling
 from keras_transformer.special_ids import END_ID
@@ -298,3 +301,42 @@ def test_open_streams_are_finished_at_shutdown():
         pool.most_steps = math.inf
         assert chunks.result(60)[-1].choices[0].finish_reason
     assert running.stop()
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("name", ["greedy", "sample"])
+def test_a_stream_in_slices_is_the_same_stream(name, every):
+    engine = Engine(FOLDERS[name](), threads=1)
+    options = {"seed": 5} if name == "sample" else {}
+
+    def parts(most):
+        found, work = [], PROMPT
+        while True:
+            counts = itertools.count(1)
+            batch = engine.run_stream(
+                work,
+                options,
+                lambda part, counts=counts: found.append(part) or next(counts) < most,
+            )
+            if batch.rest is None:
+                return found, batch.results, batch.lengths
+            assert batch.results == batch.lengths == []
+            work = batch.rest
+
+    assert parts(every) == parts(math.inf)
+    engine.close()
+
+
+def test_streams_take_turns_and_stay_the_same(client, running, monkeypatch):
+    prompts = ["a man 's hat", "the dog", "two words", "a dog runs"]
+
+    def stream(prompt):
+        chunks = client.completions.create(model="greedy", prompt=prompt, stream=True)
+        return "".join(chunk.choices[0].text for chunk in chunks)
+
+    expected = [*map(stream, prompts)]
+    monkeypatch.setattr(line_queue, "SLICE_SECONDS", 0.0)
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        for _ in range(3):
+            assert [*threads.map(stream, prompts)] == expected
+    wait_for(lambda: running.models.get("greedy").queue.waiting == 0)

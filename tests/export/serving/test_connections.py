@@ -114,3 +114,36 @@ def test_empty_lines_do_not_keep_a_connection_open(small):
         assert time.monotonic() < end
     assert ask(small)[0] == 200
     wait_for(lambda: small.metric("open_requests") == 0)
+
+
+CHUNKED = b"\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "data, status",
+    [
+        (b"GET /live HTTP/1.1" + CHUNKED + b"0\r\n" + b"a: b\r\n" * 20_000, b"431"),
+        (b"GET /live HTTP/1.1" + CHUNKED + b"zz\r\n", b"400"),
+        (b"GET /live HTTP/1.1" + CHUNKED + b"1\r\nxyz", b"400"),
+        (b"GET /metrics HTTP/1.1" + CHUNKED + b"0\r\n" + b"a: b\r\n" * 20_000, b"431"),
+        (b"GET /nothing HTTP/1.1" + CHUNKED + b"-1\r\n", b"400"),
+        (b"POST /detect HTTP/1.1" + CHUNKED + b"0\r\n" + b"a: b\r\n" * 20_000, b"431"),
+        (b"POST /translate HTTP/1.1" + CHUNKED + b"2\r\n{}zz\r\n", b"400"),
+        (b"POST /v2/models/en-de/infer HTTP/1.1" + CHUNKED + b"zz\r\n", b"400"),
+        (b"POST /lines/en-de HTTP/1.1" + CHUNKED + b"4\r\ndog\n\r\nzz\r\n", b"400"),
+        (b"POST /v1/completions HTTP/1.1" + CHUNKED + b"1\r\n{\r\nzz\r\n", b"400"),
+        (b"GET /live HTTP/1.1\r\nHost: x.example" + CHUNKED[17:] + b"zz\r\n", b"400"),
+    ],
+)
+def test_a_refused_rest_of_a_request_is_no_failure(small, caplog, data, status):
+    """The application answers the request while its rest is refused."""
+    with connected(small) as opened:
+        opened.sendall(data)
+        found = b""
+        with contextlib.suppress(ConnectionError):
+            while part := opened.recv(2**16):
+                found += part
+    assert found.startswith(b"HTTP/1.1 " + status) and found.count(b"HTTP/1.1 ") == 1
+    assert ask(small)[0] == 200
+    wait_for(lambda: small.metric("open_requests") == 0)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

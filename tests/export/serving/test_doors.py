@@ -8,13 +8,10 @@ import subprocess
 import time
 import types
 
-import grpc
 import numpy as np
 import pytest
-import tritonclient.grpc
 import tritonclient.http
 from helpers import artefacts
-from helpers.service_requests import grpc_call, grpc_infer
 from libretranslatepy import LibreTranslateAPI
 
 from keras_transformer.export.runtime import Generator, Translator
@@ -36,41 +33,29 @@ def expected(folder):
     return Translator(folder).n_best(LINES)
 
 
-@pytest.fixture(params=["http", "grpc"])
-def triton(request, running):
-    """The HTTP or gRPC module of tritonclient, and a client."""
-    if request.param == "http":
-        module, client = tritonclient.http, HttpClient(f"127.0.0.1:{running.port}")
-    else:
-        module = tritonclient.grpc
-        client = module.InferenceServerClient(f"127.0.0.1:{running.grpc_port}")
-    with client:
-        yield module, client
+@pytest.fixture
+def triton(running):
+    with HttpClient(f"127.0.0.1:{running.port}") as client:
+        yield client
 
 
-def tensor(module, lines, **options):
-    made = module.InferInput("text", [len(lines)], "BYTES")
+def tensor(lines, **options):
+    made = tritonclient.http.InferInput("text", [len(lines)], "BYTES")
     made.set_data_from_numpy(np.array([line.encode() for line in lines], object), **options)
     return made
 
 
 def test_tritonclient_reads_server_and_model_metadata(triton):
-    module, client = triton
-    assert client.is_server_live() and client.is_server_ready()
-    assert client.is_model_ready("en-de") and not client.is_model_ready("no")
-    options = {} if module is tritonclient.http else {"as_json": True}
-    server, model = (
-        client.get_server_metadata(**options),
-        client.get_model_metadata("en-de", **options),
-    )
+    assert triton.is_server_live() and triton.is_server_ready()
+    assert triton.is_model_ready("en-de") and not triton.is_model_ready("no")
+    server, model = triton.get_server_metadata(), triton.get_model_metadata("en-de")
     assert server["name"] == "keras_transformer"
     assert [entry["name"] for entry in model["outputs"]] == ["text", "result", "error"]
-    assert client.is_model_ready("en-de", model["versions"][0])
+    assert triton.is_model_ready("en-de", model["versions"][0])
 
 
 def test_tritonclient_gets_the_results_of_translator(triton, expected):
-    module, client = triton
-    answer = client.infer("en-de", [tensor(module, LINES)], request_id="seven")
+    answer = triton.infer("en-de", [tensor(LINES)], request_id="seven")
     texts = [text.decode() for text in answer.as_numpy("text")]
     assert texts == [result.text for result in expected]
     errors = [text.decode() or None for text in answer.as_numpy("error")]
@@ -80,9 +65,8 @@ def test_tritonclient_gets_the_results_of_translator(triton, expected):
 
 
 def test_a_request_sets_options_of_the_search(triton, running, folder):
-    module, client = triton
     lines = artefacts.LINES
-    answer = client.infer("en-de", [tensor(module, lines)], parameters={"max_length": 2})
+    answer = triton.infer("en-de", [tensor(lines)], parameters={"max_length": 2})
     texts = [text.decode() for text in answer.as_numpy("text")]
     expected = Translator(folder).translate(lines, max_length=2)
     assert texts == expected != Translator(folder).translate(lines)
@@ -106,7 +90,7 @@ def test_json_and_binary_data_give_the_same_texts(running, expected):
         for binary_in in (True, False):
             for binary_out in (True, False):
                 output = tritonclient.http.InferRequestedOutput("text", binary_data=binary_out)
-                inputs = tensor(tritonclient.http, LINES[:3], binary_data=binary_in)
+                inputs = tensor(LINES[:3], binary_data=binary_in)
                 answer = client.infer("en-de", [inputs], outputs=[output]).as_numpy("text")
                 found = [text if isinstance(text, str) else text.decode() for text in answer]
                 assert found == [result.text for result in expected[:3]]
@@ -127,27 +111,12 @@ def test_no_part_waits_for_a_tcp_acknowledgement(running, cut):
     assert min(seconds[5:]) < 0.03  # the first ones are acknowledged at once anyway
 
 
-def test_grpc_contents_are_answered_with_contents(running):
-    from tritonclient.grpc import service_pb2
-
-    request = service_pb2.ModelInferRequest(model_name="en-de", id="7")
-    entry = request.inputs.add(name="text", datatype="BYTES", shape=[2, 1])
-    entry.contents.bytes_contents.extend([b"two dogs", b"\xff"])
-    request.outputs.add(name="error")
-    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{running.grpc_port}") as client:
-        answer = client._client_stub.ModelInfer(request)
-    (output,) = answer.outputs
-    assert answer.id == "7" and list(output.shape) == [2, 1] and not answer.raw_output_contents
-    assert output.contents.bytes_contents[1].startswith(b"not UTF-8")
-
-
 def test_a_request_sets_the_seed(triton, seeded_folder):
-    module, client = triton
     prompts = artefacts.LINES[:2]
     expected = {seed: Generator(seeded_folder).generate(prompts, seed) for seed in (3, 4)}
     assert expected[3] != expected[4]
     for seed, texts in expected.items():
-        answer = client.infer("story", [tensor(module, prompts)], parameters={"seed": seed})
+        answer = triton.infer("story", [tensor(prompts)], parameters={"seed": seed})
         assert [text.decode() for text in answer.as_numpy("text")] == texts
 
 
@@ -162,9 +131,8 @@ def test_a_request_sets_the_seed(triton, seeded_folder):
     ],
 )
 def test_errors_of_tritonclient_name_the_problem(triton, arguments, message):
-    module, client = triton
     with pytest.raises(tritonclient.utils.InferenceServerException, match=message):
-        client.infer(inputs=[tensor(module, ["two dogs"])], **arguments)
+        triton.infer(inputs=[tensor(["two dogs"])], **arguments)
 
 
 def test_libretranslate(running, expected):
@@ -200,13 +168,6 @@ def test_a_byte_order_mark_is_no_text(running, expected):
 def test_a_repeated_field_of_a_form_is_a_list():
     fields = _fields("application/x-www-form-urlencoded", b"q=a&terms=Hut&terms=rot&source=en")
     assert fields == {"q": "a", "terms": ["Hut", "rot"], "source": "en"}
-
-
-def test_grpc_refuses_parameters_of_outputs_as_http_does(running):
-    output = {"name": "text", "parameters": [{"key": "shared_memory_region"}]}
-    code, reason = grpc_call(running, grpc_infer(outputs=[output]))
-    assert code == grpc.StatusCode.INVALID_ARGUMENT
-    assert "only known parameter of an output" in reason
 
 
 def test_libretranslate_keeps_tags_lines_and_sentences(running, expected):

@@ -2,28 +2,22 @@
 
 import contextlib
 import json
-import os
 import select
 import socket
-import struct
 import threading
 import time
 
-import grpc
 import pytest
 from helpers import local_service
 from helpers.service_requests import (
     LINE,
     ask,
-    grpc_call,
-    grpc_infer,
     infer,
     wait_for,
 )
 
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving.limits import Limits
-from keras_transformer.export.serving.messages import MESSAGES
 
 INFER = "/v2/models/en-de/infer"
 SMALL = Limits(
@@ -66,113 +60,6 @@ def until_ends(opened):
         assert (part := opened.recv(2**16))
         found += part
     return found
-
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
-def test_a_message_of_empty_fields_is_refused_before_parsing(folder):
-    running = local_service.Running({"en-de": local_service.Pool(folder)})
-    good = grpc_infer()
-    grpc_call(running, good)
-    before = resident()
-    for field in (b"\x2a\x00", b"\x22\x00", b"\x32\x00"):  # inputs, parameters, outputs
-        code, text = grpc_call(running, good + field * 4_000_000)
-        assert code == grpc.StatusCode.OUT_OF_RANGE and "fields" in text
-    packed = grpc_infer(inputs=[{"name": "text", "datatype": "BYTES", "shape": [1] * 4_000_000}])
-    assert grpc_call(running, packed)[0] == grpc.StatusCode.OUT_OF_RANGE
-    assert resident() - before < 150 * 2**20
-    running.stop()
-
-
-# HTTP/2 by hand, because grpc's client sends whole requests and reads all answers.
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
-
-def frame(kind, flags, stream, data):
-    return len(data).to_bytes(3, "big") + bytes([kind, flags]) + struct.pack("!I", stream) + data
-
-
-def grpc_head(window=65_535, streams=1):
-    """Returns the preface, settings with a window for answers, and the heads of requests."""
-    headers = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": "/inference.GRPCInferenceService/ModelInfer",
-        ":authority": "localhost",
-        "content-type": "application/grpc",
-        "te": "trailers",
-    }
-    block = b"".join(
-        b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in pair)
-        for pair in headers.items()
-    )
-    settings = frame(4, 0, 0, struct.pack("!HI", 4, window))
-    heads = [frame(1, 4, 2 * number + 1, block) for number in range(streams)]
-    return b"".join([PREFACE, settings, *heads])
-
-
-def frames(opened):
-    """Yields the kind and the stream of each received frame."""
-    file = opened.makefile("rb")
-    while head := file.read(9):
-        file.read(int.from_bytes(head[:3], "big"))
-        yield head[3], struct.unpack("!I", head[5:])[0]
-
-
-def test_an_incomplete_grpc_request_is_ended(small):
-    message = b"\0" + struct.pack("!I", 50_000)
-    with socket.create_connection(("127.0.0.1", small.grpc_port), timeout=60) as opened:
-        opened.sendall(grpc_head() + frame(0, 0, 1, message + b"\x0a"))
-        assert any(stream == 1 for _, stream in frames(opened))
-
-
-def test_a_connection_with_an_unread_grpc_answer_is_closed(small):
-    data = grpc_infer()
-    message = b"\0" + struct.pack("!I", len(data)) + data
-    with socket.create_connection(("127.0.0.1", small.grpc_port), timeout=60) as opened:
-        opened.sendall(grpc_head(window=0) + frame(0, 1, 1, message))
-        assert list(frames(opened))  # then the connection is closed
-
-
-def test_many_grpc_requests_wait_for_room_and_are_answered(small):
-    """The service reads two at a time and refuses none."""
-    with grpc.insecure_channel(f"127.0.0.1:{small.grpc_port}") as channel:
-        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        for future in [call.future(grpc_infer(), timeout=60) for _ in range(40)]:
-            assert future.result()
-
-
-def test_grpc_calls_that_wait_for_room_time_out_like_others(small):
-    """Two are read at a time. In sequence, they would take thirty times `read_seconds`."""
-    with socket.create_connection(("127.0.0.1", small.grpc_port), timeout=60) as opened:
-        opened.sendall(grpc_head(streams=60))
-        begun, left, coming = time.monotonic(), set(range(1, 120, 2)), frames(opened)
-        while left:
-            left.discard(next(coming)[1])
-        assert time.monotonic() - begun < 25 * SMALL.read_seconds
-
-
-def test_grpc_health_checks_do_not_wait(folder):
-    limits = Limits(body_bytes=100_000, buffered_bytes=200_000)
-    running = local_service.Running({"en-de": local_service.Pool(folder)}, limits)
-    with socket.create_connection(("127.0.0.1", running.grpc_port), timeout=60) as opened:
-        opened.sendall(grpc_head(streams=20))
-        next(frames(opened))  # the service has read them
-        ready = MESSAGES["ModelReadyRequest"](name="en-de").SerializeToString()
-        for method, data in (("ServerLive", b""), ("ServerReady", b""), ("ModelReady", ready)):
-            assert grpc_call(running, data, method)[0] == grpc.StatusCode.OK
-    running.stop()
-
-
-def test_a_failure_in_grpc_is_logged(small, caplog, monkeypatch):
-    monkeypatch.setattr(type(small.models), "ready", property(lambda models: 1 / 0))
-    code, text = grpc_call(small, b"", "ServerReady")
-    assert code == grpc.StatusCode.INTERNAL and "division" not in text
-    assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_refused_body_no_longer_counts_as_buffered(folder):
@@ -222,7 +109,7 @@ def test_lines_count_as_buffered_bytes(small):
             opened.sendall(b"x" * 90_000)
         wait_for(lambda: small.metric("buffered_bytes") == 180_000)
         status, _, body = ask(small, INFER, b"x" * 50_000)
-        assert status == 429 and b"too much room" in body
+        assert status == 429 and b"bytes are taken" in body
 
 
 def test_a_stream_without_a_whole_line_times_out_even_if_bytes_arrive(small):

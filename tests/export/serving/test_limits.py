@@ -7,15 +7,12 @@ import random
 import socket
 import threading
 
-import grpc
 import pytest
 from helpers import local_service
 from helpers.service_requests import (
     HEAD,
     LINE,
     ask,
-    grpc_call,
-    grpc_infer,
     infer,
     raw,
     wait_for,
@@ -65,8 +62,6 @@ def test_a_full_queue_refuses_in_every_protocol_and_loses_no_request(small, loca
             assert status == 429 and headers["Retry-After"] == "1" and b"Repeat" in body
             body = json.dumps(infer())
             assert ask(small, "/v2/models/en-de/infer", body)[0] == 429
-            code, text = grpc_call(small, grpc_infer())
-            assert code == grpc.StatusCode.RESOURCE_EXHAUSTED and "wait already" in text
             local.gate.set()
             assert {future.result()[::2] for future in taken} == {(200, expected)}
     finally:
@@ -92,7 +87,6 @@ def test_too_many_open_requests_are_refused(folder):
             wait_for(lambda: queue.waiting + sum(len(items) for items, _ in local.batches) == 2)
             status, _, answer = ask(running, path, body)
             assert status == 429 and b"requests are open" in answer
-            assert grpc_call(running, grpc_infer())[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
         finally:
             local.gate.set()
         assert {future.result()[0] for future in taken} == {200}
@@ -111,9 +105,7 @@ def test_late_requests_are_not_computed(small, local):
             late = pool.submit(ask, small, headers={"Request-Timeout": "0.05"})
             body = json.dumps(infer(["late"]) | {"parameters": {"timeout": 50_000}})
             also = pool.submit(ask, small, "/v2/models/en-de/infer", body)
-            code = pool.submit(grpc_call, small, grpc_infer(), timeout=0.1).result()[0]
             assert late.result()[0] == also.result()[0] == 504
-            assert code == grpc.StatusCode.DEADLINE_EXCEEDED
             local.gate.set()
             assert running.result()[0] == 200
     finally:
@@ -196,44 +188,13 @@ def test_malformed_json_and_binary_data_are_refused(small):
 def test_random_damage_is_refused_or_answered(small):
     """Replaces random bytes. An answer has status 4xx, or 200 if the request is still valid."""
     draw = random.Random(7)
-    good = json.dumps(infer(["two dogs", "x"])).encode(), grpc_infer()
-    codes, statuses = set(), set()
+    good, statuses = json.dumps(infer(["two dogs", "x"])).encode(), set()
     for _ in range(150):
-        for damaged, is_grpc in zip(map(bytearray, good), (False, True), strict=True):
-            place = draw.randrange(len(damaged))
-            damaged[place : place + draw.randrange(3)] = draw.randbytes(draw.randrange(4))
-            if is_grpc:
-                codes.add(grpc_call(small, bytes(damaged))[0])
-            else:
-                statuses.add(ask(small, "/v2/models/en-de/infer", bytes(damaged))[0])
+        damaged = bytearray(good)
+        place = draw.randrange(len(damaged))
+        damaged[place : place + draw.randrange(3)] = draw.randbytes(draw.randrange(4))
+        statuses.add(ask(small, "/v2/models/en-de/infer", bytes(damaged))[0])
     assert statuses <= {200, 400, 413} and 400 in statuses
-    allowed = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE", "DEADLINE_EXCEEDED"}
-    assert {code.name for code in codes} <= allowed and grpc.StatusCode.INVALID_ARGUMENT in codes
-
-
-def test_malformed_messages_are_refused(small):
-    tensor = {"name": "text", "datatype": "BYTES", "shape": [1]}
-    wrong = [
-        b"\xff",
-        b"",
-        grpc_infer(inputs=[]),
-        grpc_infer(inputs=[tensor] * 2),
-        grpc_infer(inputs=[tensor | {"datatype": "INT32"}]),
-        grpc_infer(inputs=[tensor | {"shape": [-1]}]),
-        grpc_infer(inputs=[tensor | {"shape": [2**62, 4]}]),
-        grpc_infer(inputs=[tensor | {"contents": {"bytes_contents": [b"x"]}}]),
-        grpc_infer(inputs=[tensor | {"contents": {"int_contents": [1]}}], raw_input_contents=[]),
-        grpc_infer(raw_input_contents=[b"\1\0\0\0x"] * 2),
-        grpc_infer(raw_input_contents=[b"\2\0\0\0x"]),
-        grpc_infer(outputs=[{"name": "no"}]),
-        grpc_infer(parameters=[{"key": "timeout", "value": {"string_param": "x"}}]),
-        grpc_infer(inputs=[tensor | {"parameters": [{"key": "shared_memory_region"}]}]),
-        grpc_infer(model_name="no"),
-    ]
-    codes = [grpc_call(small, data)[0].name for data in wrong]
-    assert set(codes) == {"INVALID_ARGUMENT", "NOT_FOUND"}
-    assert grpc_call(small, b"x" * 200_000)[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert grpc_call(small, b"", "ModelTrain")[0] == grpc.StatusCode.UNIMPLEMENTED
 
 
 @pytest.mark.parametrize(
@@ -340,8 +301,6 @@ def test_accepted_requests_are_answered_before_shutdown(folder, expected):
         wait_for(lambda: going.models.admission.draining)
         assert ask(going)[0] == going.request("GET", "/ready")[0] == 503
         assert going.request("GET", "/live")[0] == 200
-        code, _ = grpc_call(going, grpc_infer())
-        assert code == grpc.StatusCode.UNAVAILABLE
         local.gate.set()
         assert taken.result()[::2] == (200, expected)
     assert going.stop() is True

@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from keras_transformer.export.serving import line_queue
 from keras_transformer.export.serving.line_queue import DEATHS, NEXT_LINES, ByLine, LineQueue
 from keras_transformer.export.serving.refusals import Busy, Invalid, Late, WorkerLost
 
@@ -40,7 +41,7 @@ class Sender:
         finally:
             self.faulty -= bool(faults)
         results = [2 * item for item in items if item != "lost"]
-        return types.SimpleNamespace(results=results, lengths=[1] * len(items))
+        return types.SimpleNamespace(results=results, lengths=[1] * len(items), rest=None)
 
     def items(self):
         """Returns the lines of each batch, sorted."""
@@ -393,3 +394,262 @@ def test_too_few_answers_are_an_error_and_the_queue_continues():
         assert (await queue.submit([3])).results == [6]
 
     queued(test)
+
+
+class Timed(Sender):
+    """Takes a second of a false clock for each token of a batch, and records who had the turns."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.free.set()
+        self.now = 0.0
+        clock = types.SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr(line_queue, "time", clock)
+
+    async def __call__(self, items, options, emit=None):
+        found = await super().__call__(items, options)
+        await settled()  # requests arrive while it runs
+        self.now += sum(sizes(items))
+        return found
+
+
+def turns(monkeypatch, test, kind=Timed, **options):
+    """Runs a test, a coroutine function of a queue, and returns the lines of its batches."""
+    sender = kind(monkeypatch)
+
+    async def run():
+        queue = LineQueue(sender, sizes, **options)
+        try:
+            await asyncio.wait_for(test(queue, sender), 60)
+        finally:
+            await queue.close()
+
+    asyncio.run(run())
+    return [items for items, _ in sender.batches]
+
+
+async def send(queue, client, *requests):
+    """Queues requests of a client. Different options keep them out of each other's batches."""
+    tasks = [
+        asyncio.create_task(queue.submit(items, {"number": (client, number)}, client=client))
+        for number, items in enumerate(requests)
+    ]
+    await settled()
+    return tasks
+
+
+def test_a_short_request_waits_for_one_batch_of_a_greedy_client(monkeypatch):
+    async def test(queue, sender):
+        greedy = await send(queue, "greedy", *([100],) * 100)
+        short = await send(queue, "short", [1])
+        await asyncio.gather(*greedy, *short)
+
+    assert turns(monkeypatch, test)[:3] == [[100], [1], [100]]
+
+
+def test_lines_like_those_of_a_greedy_client_are_in_the_next_batch(monkeypatch):
+    """Whose lines they are decides which of equal lines a batch has, too."""
+
+    async def test(queue, sender):
+        greedy = [asyncio.create_task(queue.submit([10] * 60, client="greedy")) for _ in range(20)]
+        await settled()
+        others = [asyncio.create_task(queue.submit([10], client=f"{n}")) for n in range(3)]
+        done = await asyncio.gather(*others)
+        assert [one.results for one in done] == [[20]] * 3 and len(sender.batches) <= 3
+        await asyncio.gather(*greedy)
+
+    turns(monkeypatch, test, batch_tokens=100, most_waiting=2000)
+
+
+def test_requests_of_a_client_take_turns(monkeypatch):
+    async def test(queue, sender):
+        tasks = await send(queue, "a", [5], [50] * 4, [6])
+        await asyncio.gather(*tasks)
+
+    assert turns(monkeypatch, test, batch_tokens=100) == [[5], [50] * 2, [6], [50] * 2]
+
+
+def test_clients_get_equal_times_and_not_equal_turns(monkeypatch):
+    async def test(queue, sender):
+        tasks = await send(queue, "first", [1])
+        tasks += await send(queue, "long", *([80],) * 10)
+        tasks += await send(queue, "short", *([20],) * 40)
+        await asyncio.gather(*tasks)
+
+    found = turns(monkeypatch, test)[1:26]
+    assert 4 <= found.count([80]) <= 6 and found.count([20]) == 25 - found.count([80])
+
+
+@pytest.mark.parametrize("greedy", [1, 7])
+def test_a_newcomer_does_not_wait_for_the_debts_of_others_nor_overtake_them(monkeypatch, greedy):
+    async def test(queue, sender):
+        tasks = []
+        for number in range(greedy):
+            tasks += await send(queue, f"greedy {number}", *([50 + number],) * 9)
+        while sender.now < 200 * greedy:
+            await asyncio.sleep(0)
+        marks.append(len(sender.batches))
+        tasks += await send(queue, "new", *([40],) * 9)
+        await asyncio.gather(*tasks)
+
+    marks = []
+    found = turns(monkeypatch, test)
+    after = [items[0] for items in found[marks[0] :]]
+    assert after.index(40) <= greedy  # a turn for each of the others
+    some = after[: 4 * (greedy + 1)]
+    assert some.count(40) <= 6  # its share is four
+
+
+def test_new_clients_do_not_starve_an_old_one(monkeypatch):
+    """Each has one short line, and another one comes before the last one has its answer."""
+
+    async def test(queue, sender):
+        tasks = await send(queue, "old", *([30],) * 8)
+        for number in range(60):
+            tasks += await send(queue, f"new {number}", [10])
+            seen = len(sender.batches)
+            while len(sender.batches) == seen and queue.waiting:
+                await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+
+    found = turns(monkeypatch, test)
+    assert found[:45].count([30]) == 8
+
+
+def test_debts_end_when_nothing_waits(monkeypatch):
+    async def test(queue, sender):
+        await asyncio.gather(*await send(queue, "a", *([100],) * 5))
+        await settled()
+        assert not queue._used
+        tasks = await send(queue, "x", [1])
+        tasks += await send(queue, "a", [7])
+        tasks += await send(queue, "b", [8])
+        await asyncio.gather(*tasks)
+
+    assert turns(monkeypatch, test)[5:] == [[1], [7], [8]]
+
+
+def test_clients_that_have_gone_are_forgotten(monkeypatch):
+    async def test(queue, sender):
+        tasks = await send(queue, "old", *([5],) * 300)
+        for number in range(200):
+            tasks += await send(queue, f"new {number}", [5])
+        await asyncio.gather(*tasks[300:])
+        assert len(queue._used) < 20
+        await asyncio.gather(*tasks)
+
+    turns(monkeypatch, test)
+
+
+def test_lines_in_a_batch_of_another_client_are_charged(monkeypatch):
+    async def test(queue, sender):
+        tasks = [asyncio.create_task(queue.submit([1], {"n": 0}, client="x"))]
+        await settled()
+        for client, items in {"a": [50, 50], "b": [50], "c": [50]}.items():
+            tasks.append(asyncio.create_task(queue.submit(items, {"n": 1}, client=client)))
+        await settled()
+        tasks += await send(queue, "d", [49])
+        tasks += await send(queue, "a", [48])
+        await asyncio.gather(*tasks)
+
+    found = turns(monkeypatch, test, batch_tokens=200)
+    assert found == [[1], [50] * 4, [49], [48]]
+
+
+def test_a_full_queue_refuses_the_client_that_fills_it():
+    async def test(queue, sender):
+        tasks = await begun(queue, sender, [1])
+        for number in range(8):
+            for _ in range(4):
+                tasks.append(asyncio.create_task(queue.submit([9] * 64, client=f"greedy {number}")))
+        await settled()
+        assert queue.shares.total >= 512
+        for number in range(8):
+            with pytest.raises(Busy, match=r"lines wait already, \d+ of them of this client, wh"):
+                await queue.submit([9] * 64, client=f"greedy {number}")
+        tasks.append(asyncio.create_task(queue.submit([2], client="ninth")))
+        await settled()
+        sender.free.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert found[-1].results == [4]
+        assert {type(one) for one in found} == {type(found[-1]), Busy}
+
+    queued(test)
+
+
+class Streamer(Timed):
+    """As `Timed`; a stream of `n` has `n` parts, each of which takes a tenth of a second."""
+
+    async def __call__(self, items, options, emit=None):
+        if emit is None:
+            return await super().__call__(items, options)
+        await settled()
+        work = iter(range(items[0])) if isinstance(items[0], int) else items[0]
+        self.batches.append(([next(iter(options.values()))], options))
+        for part in work:
+            self.now += 0.1
+            if not emit(part):
+                return types.SimpleNamespace(results=[], lengths=[], rest=work)
+            await asyncio.sleep(0)
+        return types.SimpleNamespace(results=["all"], lengths=[3], rest=None)
+
+
+def test_a_stream_gives_its_worker_to_others_and_goes_on(monkeypatch):
+    async def test(queue, sender):
+        parts = [], []
+        tasks = [
+            asyncio.create_task(queue.submit([8], {"n": n}, receive=got.append, client="greedy"))
+            for n, got in enumerate(parts)
+        ]
+        await settled()
+        tasks += await send(queue, "short", [1])
+        found = await asyncio.gather(*tasks)
+        await settled()
+        assert parts == ([*range(8)],) * 2
+        assert [one.results for one in found] == [["all"], ["all"], [2]]
+        assert found[0].tokens == 3 and found[0].waited < 2.2 < sender.now
+
+    found = turns(monkeypatch, test, kind=Streamer)
+    # Three parts a turn, and the newcomer after the first one.
+    assert found == [[0], [1], [0], [1], [0], [1]][:1] + [[1]] + [[1], [0], [1], [0], [1]]
+
+
+def test_a_stream_alone_keeps_its_worker(monkeypatch):
+    async def test(queue, sender):
+        await queue.submit([40], {"n": 0}, receive=lambda part: None)
+
+    assert turns(monkeypatch, test, kind=Streamer) == [[0]]
+
+
+def test_a_stream_whose_client_leaves_between_its_turns_ends(monkeypatch):
+    async def test(queue, sender):
+        got = []
+        gone = asyncio.create_task(queue.submit([40], {"n": 0}, receive=got.append, client="a"))
+        await settled()
+        tasks = await send(queue, "b", *([1],) * 3)
+        while len(sender.batches) < 2:
+            await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(*tasks)
+        await settled()
+        assert len(got) == 3 and queue.waiting == 0
+
+    assert turns(monkeypatch, test, kind=Streamer) == [[0], [1], [1], [1]]
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_stream_whose_client_leaves_during_its_turn_ends(monkeypatch, others):
+    async def test(queue, sender):
+        got = []
+        gone = asyncio.create_task(queue.submit([900], {"n": 0}, receive=got.append, client="a"))
+        while not got:
+            await asyncio.sleep(0)
+        tasks = await send(queue, "b", *([1],) * others) if others else []
+        gone.cancel()
+        await asyncio.gather(*tasks)
+        await asyncio.gather(*await send(queue, "c", [1]))
+        await settled()
+        assert len(got) < 300 and queue.waiting == 0
+
+    found = turns(monkeypatch, test, kind=Streamer)
+    assert found == [[0]] + [[1]] * (others + 1)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from helpers import local_service
-from helpers.service_requests import LINE, ask, grpc_call, grpc_infer, infer, raw
+from helpers.service_requests import LINE, ask, infer, raw
 
 from keras_transformer.export.serving.limits import Limits
 
@@ -22,6 +22,9 @@ SMALL = Limits(body_bytes=100_000)
         ({"shape": [10**4000, 10**4000]}, 400),
         ({"header": "0" * 20 + "1" * 5000}, 400),
         ({"outputs": [{"name": "text"}] * 2}, 400),
+        ({"outputs": [{"name": "x" * 90_000}]}, 400),
+        ({"parameters": {"timeout": "x" * 90_000}}, 400),
+        ({"shape": [1] * 9_000}, 400),
         ({"outputs": [{"name": "text"}] * 2_000}, 400),
         ({"inputs": [{}] * 20_000}, 400),
         ({"name": "x" * 90_000}, 400),
@@ -44,28 +47,11 @@ def test_malformed_requests_get_short_reasons(small, caplog, fields, status):
 
 
 @pytest.mark.parametrize(
-    "fields, code",
-    [
-        ({"model_name": "x" * 90_000}, "NOT_FOUND"),
-        ({"model_name": "😀" * 20_000}, "NOT_FOUND"),
-        ({"model_version": "x" * 90_000}, "NOT_FOUND"),
-        ({"inputs": [{"name": "x" * 90_000}]}, "INVALID_ARGUMENT"),
-        ({"inputs": [{"name": "text", "datatype": "x" * 90_000}]}, "INVALID_ARGUMENT"),
-        (
-            {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1] * 9_000}]},
-            "INVALID_ARGUMENT",
-        ),
-        ({"outputs": [{"name": "x" * 90_000}]}, "INVALID_ARGUMENT"),
-        ({"outputs": [{"name": "text"}] * 2}, "INVALID_ARGUMENT"),
-        (
-            {"parameters": [{"key": "timeout", "value": {"string_param": "x" * 90_000}}]},
-            "INVALID_ARGUMENT",
-        ),
-    ],
+    "place", ["x" * 60_000, "%F0%9F%98%80" * 5_000, f"en-de/versions/{'x' * 60_000}"]
 )
-def test_grpc_gives_the_right_code_and_a_short_reason(small, fields, code):
-    found, text = grpc_call(small, grpc_infer(**fields))
-    assert found.name == code and len(text) <= 500
+def test_unknown_names_get_short_reasons(small, place):
+    status, _, answer = ask(small, f"/v2/models/{place}/infer", json.dumps(infer()))
+    assert status == 404 and len(answer) < 600 and json.loads(answer)["error"]
 
 
 @pytest.mark.parametrize(

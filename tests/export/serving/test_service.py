@@ -40,7 +40,7 @@ class Process:
         self.log, self.errors = aside / "log", aside / "errors"
         options = ["-X", "importtime"] if imports else []
         command = [sys.executable, *options, "-m", MODULE, f"en-de={folder},threads=1", *arguments]
-        command += ["--port", "0", "--grpc-port", "0"]
+        command += ["--port", "0"]
         with open(self.log, "w") as log, open(self.errors, "w") as errors:
             self.process = subprocess.Popen(command, stdout=log, stderr=errors)
         end = time.monotonic() + 240
@@ -226,11 +226,11 @@ __main__.run()
 
 def test_a_hanging_batch_does_not_keep_the_process_alive(folder, tmp_path):
     """The process ends after the drain, with status 1."""
-    arguments = [str(folder), "--port", "0", "--grpc-port", "0", "--drain", "0.5"]
+    arguments = [str(folder), "--port", "0", "--drain", "0.5"]
     command = [sys.executable, "-c", HANGING, *arguments]
     environment = {**os.environ, "KERAS_TRANSFORMER_SERVES": "1"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        port = int(re.search(r":(\d+),", process.stderr.readline())[1])
+        port = int(re.search(r":(\d+)$", process.stderr.readline())[1])
         with socket.create_connection(("127.0.0.1", port)) as opened:
             head = f"POST /lines/{folder.name} HTTP/1.1\r\nHost: localhost\r\n"
             opened.sendall(f"{head}Content-Length: 4\r\n\r\nhang".encode())
@@ -264,20 +264,17 @@ def test_the_command_says_what_is_wrong(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--port", "--grpc-port"])
-def test_a_port_in_use_is_reported_before_ray_starts(folder, capsys, monkeypatch, option):
+def test_a_port_in_use_is_reported_before_ray_starts(folder, capsys, monkeypatch):
     monkeypatch.setattr(module, "running_ray", lambda address: pytest.fail("Ray starts"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        arguments = [str(folder), "--replicas", "2", "--port", "0", option, port]
-        assert command.main(arguments) == 2
+        assert command.main([str(folder), "--replicas", "2", "--port", port]) == 2
     assert "in use" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--port", "--grpc-port"])
 @pytest.mark.parametrize("port", ["99999", "-1"])
-def test_an_invalid_port_is_reported(folder, capsys, option, port):
-    assert command.main([str(folder), "--port", "0", option, port]) == 2
+def test_an_invalid_port_is_reported(folder, capsys, port):
+    assert command.main([str(folder), "--port", port]) == 2
     assert "from 0 to 65535" in capsys.readouterr().err
 
 
@@ -300,6 +297,6 @@ def test_names_and_options_of_the_command():
 def test_the_command_names_a_missing_extra(folder, capsys, monkeypatch, package, options, extra):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"{MODULE}.front_end", raising=False)
-    arguments = [str(folder), "--port", "0", "--grpc-port", "0", *options]
+    arguments = [str(folder), "--port", "0", *options]
     assert command.main(arguments) == 2
     assert f"keras-transformer-onnx[{extra}]" in capsys.readouterr().err
