@@ -154,7 +154,7 @@ def glossaries_of_lines(glossary: Any) -> Iterator[Glossary]:
         glossary: `Glossary`, a mapping from source to target phrases, or the path of a file, for
             all lines. Or a list of them, with one for each line.
     """
-    if isinstance(glossary, list):
+    if isinstance(glossary, (list, tuple)):
         return map(_as_glossary, glossary)
     return itertools.repeat(_as_glossary(glossary))
 

@@ -349,14 +349,14 @@ score 0 |
     ) -> Iterator[Translation]:
         """As `Runner.results`; a `glossary` gives terms to each line."""
         has_glossary = options.get("glossary") is not None
-        if has_glossary and not self._places_terms and not isinstance(items, self._reader.alone):
+        if has_glossary and not self.places_terms and not isinstance(items, self._reader.alone):
             items, lines = itertools.tee(items)
             options = self._with_terms(lines, **options)
         return super().results(items, seed, tokens_per_batch, read_ahead, **options)
 
     @property
-    def _places_terms(self) -> bool:
-        """Whether the terms of a glossary can take the place of the words aligned to them."""
+    def places_terms(self) -> bool:
+        """Whether terms of a glossary take the place of the words aligned to their phrases."""
         has_prefix = any(each["name"] == "target_prefix" for each in self.manifest["options"])
         return has_prefix and signature.ALIGNMENTS in self._outputs
 

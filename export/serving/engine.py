@@ -45,6 +45,7 @@ class Description:
         hears: bool, whether `run_stream` transcribes sound files: a Whisper model.
         width: int, the number of hypotheses or samples of a line.
         options: dict from the names of the options that a request may set to their dtype and rank.
+        places_terms: bool, as in `Translator`: a glossary needs no option `terms`.
     """
 
     task: str
@@ -54,6 +55,7 @@ class Description:
     hears: bool = False
     width: int = 1
     options: dict[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
+    places_terms: bool = False
 
 
 @dataclasses.dataclass
@@ -279,7 +281,8 @@ class Engine:
         config = search.get("config", {})
         width = config.get("beam_width", config.get("num_samples", 1))
         samples, task = runners[0].samples, manifest["task"]
-        return Description(task, version, samples, streams, hears, width, options), idle
+        places = getattr(runners[0], "places_terms", False)
+        return Description(task, version, samples, streams, hears, width, options, places), idle
 
     def _manifest_identity(self) -> tuple[int, int, int] | None:
         """Returns a value that changes with the manifest; None if there is none."""

@@ -23,6 +23,7 @@ NEW_TOKENS = 8192  # of a text, by the options of a request
 # Of the terms of a line: a search keeps a state for each token of each term, in each hypothesis,
 # and compares all terms with each other.
 TERMS = 100
+PLACED_TERMS = 20  # of a glossary in a line: each costs one or two searches
 PADDED_CHARACTERS = 2**13  # each term as long as the longest
 TAGS = 50_000  # of the texts of a request in HTML
 FORM_FIELDS = 1000  # fields of a form, files included

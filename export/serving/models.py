@@ -28,7 +28,7 @@ from keras_transformer.export.serving.request_log import Record
 from keras_transformer.export.serving.request_options import (
     GLOSSARY,
     checked_options,
-    with_terms,
+    with_glossary,
 )
 
 logger: logging.Logger = logging.getLogger("keras_transformer.serving")
@@ -202,7 +202,7 @@ class Models:
 
         Args:
             record: from `request`.
-            model, items, options: of the request. A glossary becomes terms of each line.
+            model, items, options: of the request. A glossary applies to each line.
             seconds: float, the deadline that the client sets, or None.
             receive: as in `LineQueue.submit`.
 
@@ -210,7 +210,7 @@ class Models:
             The results, one per line.
         """
         if options and GLOSSARY in options:
-            options = await asyncio.to_thread(with_terms, items, options)
+            options = await asyncio.to_thread(with_glossary, items, options, model.description)
         most = self.limits.deadline_seconds
         deadline = asyncio.get_running_loop().time() + min(
             most, most if seconds is None else max(0.0, seconds)

@@ -12,6 +12,7 @@ from keras_transformer.export.serving.engine import Description
 from keras_transformer.export.serving.limits import (
     NEW_TOKENS,
     PADDED_CHARACTERS,
+    PLACED_TERMS,
     TERMS,
 )
 from keras_transformer.export.serving.line_queue import ByLine, Lines
@@ -47,18 +48,19 @@ def checked_options(
 ) -> dict[str, Any]:
     """Returns the options of a request to a model; see `Model.checked_options`."""
     known, options = description.options, {}
+    takes_glossary = description.places_terms or "terms" in known
     for name, value in values.items():
         if value is None or name in fields:
             continue
         if name == SEED:
             options[name] = _seed(model, description, value)
-        elif name == GLOSSARY and "terms" in known:
+        elif name == GLOSSARY and takes_glossary:
             options[name] = _glossary(value)
         elif name in known:
             options[name] = _option(name, value, *known[name], lines)
         else:
             meant = nearest(name, [*known, SEED, GLOSSARY, *fields])
-            has = ", ".join([*known, *[GLOSSARY] * ("terms" in known)]) or "none"
+            has = ", ".join([*known, *[GLOSSARY] * takes_glossary]) or "none"
             raise Invalid(f"{model} does not take {name:.100}.{meant} Its options are: {has}.")
     return options
 
@@ -121,11 +123,23 @@ def _glossary(value: Any) -> Glossary:
     raise Invalid(f"{GLOSSARY} is an object of target phrases by source phrase.")
 
 
-def with_terms(items: Lines, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options with terms of each line, in place of a glossary."""
+def with_glossary(
+    items: Lines, options: Mapping[str, Any], description: Description
+) -> dict[str, Any]:
+    """Returns the options with a glossary for each line, or with its terms."""
     options = dict(options)
-    found = terms_of_lines(items, options.pop(GLOSSARY), options.get("terms"))
-    terms = [*found]
+    glossary = options.pop(GLOSSARY)
+    if description.places_terms:
+        for number, line in enumerate(items, 1):
+            line = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+            count = sum(1 for _ in glossary.occurrences(line))
+            if count > PLACED_TERMS:
+                raise Invalid(
+                    f"{count} phrases of the {GLOSSARY} are in line {number}, and "
+                    f"{PLACED_TERMS} at most. Split the line into sentences."
+                )
+        return options | {GLOSSARY: ByLine([glossary] * len(items))}
+    terms = [*terms_of_lines(items, glossary, options.get("terms"))]
     for one in terms:
         _check_texts("terms", one)
     return options | {"terms": ByLine(terms)}

@@ -159,3 +159,19 @@ def test_the_lines_protocol_takes_one_value_for_all_lines(door):
     query = urllib.parse.urlencode({"terms": json.dumps(TERMS)})
     status, _, answer = door.request("POST", f"/lines/en-de?{query}", b"a man")
     assert status == 400 and b"one value for all lines" in answer
+
+
+def test_terms_of_a_glossary_take_the_place_of_aligned_words():
+    artefact = exports.artefact(exports.DETAILED)
+    door = local_service.Running({"en-de": local_service.Pool(artefact)})
+    try:
+        lines = [LINES[1], LINES[2], "the dog and the dog"]
+        expected = Translator(artefact, threads=1).translate(lines, glossary=GLOSSARY)
+        assert infer(door, lines, glossary=GLOSSARY) == expected
+        assert "ein mann" in expected[0] and expected[1] == infer(door, lines)[1]
+        assert "phrases of the glossary are in line 1, and 20 at most" in infer(
+            door, ["red " * 21], glossary=GLOSSARY
+        )
+        assert "does not take terms" in infer(door, lines, terms=["two"])
+    finally:
+        door.stop()
