@@ -4,7 +4,7 @@ import html
 import re
 from typing import TYPE_CHECKING
 
-from keras_transformer.export.documents.guard import UNNUMBERED
+from keras_transformer.export.documents.code_kinds import UNNUMBERED
 from keras_transformer.export.documents.sentences import missing
 from keras_transformer.export.documents.translation import Document, DocumentTranslator
 

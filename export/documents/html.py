@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from keras_transformer.export.documents.guard import MARK
+from keras_transformer.export.documents.code_kinds import MARK
 from keras_transformer.export.documents.units import SPACES, Parts, Unit
 
 # Elements that end a sentence. All others are inside of one, unknown names included.

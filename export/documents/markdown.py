@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from keras_transformer.export.documents.guard import MARK, TAG_MARK, placeholders
+from keras_transformer.export.documents.code_kinds import MARK
+from keras_transformer.export.documents.guard import TAG_MARK, placeholders
 from keras_transformer.export.documents.html import (
     EMPTY,
     KEPT,

@@ -16,7 +16,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from keras_transformer.export.documents.guard import UNNUMBERED, Piece, pieces, placeholders
+from keras_transformer.export.documents.code_kinds import UNNUMBERED
+from keras_transformer.export.documents.guard import Piece, pieces, placeholders
 from keras_transformer.text.scripts import has_no_spaces
 
 Span: TypeAlias = tuple[int, int]

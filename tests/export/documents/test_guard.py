@@ -7,7 +7,8 @@ import pytest
 from helpers.document_models import copy, reverse, shout
 
 from keras_transformer.export.documents import DocumentTranslator, split_sentences
-from keras_transformer.export.documents.guard import Guard
+from keras_transformer.export.documents.code_kinds import INLINE, MARK, MARKUP
+from keras_transformer.export.documents.guard import Guard, pieces, placeholders
 
 SHOUT = DocumentTranslator(shout)
 
@@ -265,3 +266,22 @@ def test_code_without_an_end_takes_linear_time():
         start = time.process_time()
         DocumentTranslator(copy).text(text * 5_000)
         assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("kind", MARKUP + INLINE, ids=lambda kind: kind.name)
+def test_each_kind_of_code_has_an_example_that_stays(kind):
+    if not kind.example:  # such code needs what stands around it
+        return
+    assert re.fullmatch(kind.pattern, kind.example, re.M)
+    guard = Guard(kind.example)
+    if kind in MARKUP:
+        assert re.fullmatch(MARK, guard.text)
+        assert guard.restore(f"so {guard.text} is") == f"so {kind.example} is"
+    else:
+        (piece,) = pieces(kind.example, placeholders())
+        assert piece.is_code and piece.text == kind.example
+
+
+def test_names_of_kinds_are_unique():
+    names = [kind.name for kind in MARKUP + INLINE]
+    assert len(names) == len(set(names))
