@@ -30,7 +30,7 @@ class Record:
     Args:
         protocol: str.
         admission: `Admission`, where its bytes count.
-        client: str, as `Clients` names it.
+        client: str, as `Clients` names it. Defaults to "": it is not known.
 
     Attributes:
         protocol, client, model: str.
@@ -40,7 +40,7 @@ class Record:
         buffered: int, bytes.
     """
 
-    def __init__(self, protocol: str, admission: Admission, client: str) -> None:
+    def __init__(self, protocol: str, admission: Admission, client: str = "") -> None:
         self.protocol: str = protocol
         self.client: str = client
         self.model: str = ""

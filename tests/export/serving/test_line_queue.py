@@ -647,6 +647,9 @@ def test_a_stream_whose_client_leaves_during_its_turn_ends(monkeypatch, others):
         tasks = await send(queue, "b", *([1],) * others) if others else []
         gone.cancel()
         await asyncio.gather(*tasks)
+        for _ in range(10):
+            await settled()  # long enough for all of its parts
+        assert sender.now < 60  # of 90
         await asyncio.gather(*await send(queue, "c", [1]))
         await settled()
         assert len(got) < 300 and queue.waiting == 0
