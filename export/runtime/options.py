@@ -3,9 +3,8 @@
 Shapes: `B` rows of a batch, `N` texts of a row, `L` tokens of the longest.
 """
 
-import itertools
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +21,7 @@ from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.reader import Artefact
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import UNKNOWN_ID
-from keras_transformer.text.glossary import Glossary
-from keras_transformer.types import Array, StrPath
+from keras_transformer.types import Array
 
 
 class CallInputs(NamedTuple):
@@ -38,7 +36,7 @@ class CallInputs(NamedTuple):
 
     fixed: dict[str, Array]
     by_line: dict[str, Iterator[Any]]
-    glossaries: Iterator[Glossary] | None = None
+    glossaries: Iterator[Any] | None = None
 
 
 class OptionReader:
@@ -76,7 +74,7 @@ class OptionReader:
                     "this option."
                 )
             rank = len(self._entries[name]["axes"])
-            if rank and _depth(value) > max(rank - 2, 0):
+            if rank and depth(value) > max(rank - 2, 0):
                 by_line[name] = iter(value)
             else:
                 fixed[name] = self.stack(name, [self.value(name, value)])
@@ -147,43 +145,7 @@ class OptionReader:
         return ids
 
 
-def glossaries_of_lines(glossary: Any) -> Iterator[Glossary]:
-    """Yields a glossary for each line.
-
-    Args:
-        glossary: `Glossary`, a mapping from source to target phrases, or the path of a file, for
-            all lines. Or a list of them, with one for each line.
-    """
-    if isinstance(glossary, (list, tuple)):
-        return map(_as_glossary, glossary)
-    return itertools.repeat(_as_glossary(glossary))
-
-
-def _as_glossary(glossary: Glossary | Mapping[str, str] | StrPath) -> Glossary:
-    if isinstance(glossary, Glossary):
-        return glossary
-    return Glossary(glossary) if isinstance(glossary, Mapping) else Glossary.read(glossary)
-
-
-def terms_of_lines(
-    lines: Iterable[str | bytes], glossary: Any, given: Iterable[Any] | None = None
-) -> Iterator[list[str]]:
-    """Yields the terms of each line: first the given ones, then the glossary's.
-
-    Args:
-        lines: iterable of str, or of bytes in UTF-8.
-        glossary: as in `glossaries_of_lines`.
-        given: a term or terms for all lines, or a list of them for each. Defaults to `None`: none.
-    """
-    given = [] if given is None else given
-    by_line = given if _depth(given) > 1 else itertools.repeat(given)
-    for line, terms, each in zip(lines, by_line, glossaries_of_lines(glossary), strict=False):
-        text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
-        terms = [terms] if isinstance(terms, str) else terms
-        yield [*terms, *each.terms(text)]
-
-
-def _depth(value: Any) -> int:
+def depth(value: Any) -> int:
     """Returns the depth of nested lists: 0 for a number or text, the maximum for an iterator."""
     if isinstance(value, Iterator):
         return sys.maxsize

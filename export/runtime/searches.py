@@ -7,6 +7,7 @@ for each step.
 Shapes: `W` beam width, `T` tokens of the longest hypothesis.
 """
 
+import functools
 import itertools
 import os
 from collections.abc import Generator as Steps
@@ -25,11 +26,14 @@ from keras_transformer.export.artefact.results import (
     Row,
     Translation,
 )
+from keras_transformer.export.runtime.glossaries import (
+    glossaries_of_lines,
+    place_in_rows,
+    terms_of_lines,
+)
 from keras_transformer.export.runtime.hypotheses import DetailsMaker, GrowingText, find_alternatives
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
-from keras_transformer.export.runtime.lines import text_of
-from keras_transformer.export.runtime.options import CallInputs, glossaries_of_lines, terms_of_lines
-from keras_transformer.export.runtime.placed_terms import place_terms
+from keras_transformer.export.runtime.options import CallInputs
 from keras_transformer.export.runtime.runner import ALL, Runner
 from keras_transformer.export.runtime.speech import SpeechOptions
 from keras_transformer.export.runtime.steps_session import StepsSession
@@ -357,8 +361,10 @@ score 0 |
     @property
     def places_terms(self) -> bool:
         """Whether terms of a glossary take the place of the words aligned to their phrases."""
-        has_prefix = any(each["name"] == "target_prefix" for each in self.manifest["options"])
-        return has_prefix and signature.ALIGNMENTS in self._outputs
+        return self._takes("target_prefix") and signature.ALIGNMENTS in self._outputs
+
+    def _takes(self, option: str) -> bool:
+        return any(each["name"] == option for each in self.manifest.get("options", []))
 
     def _read_options(self, options: dict[str, Any]) -> CallInputs:
         glossary, prefix = options.get("glossary"), options.get("target_prefix")
@@ -372,39 +378,26 @@ score 0 |
     def _run_rows(
         self, rows: dict[int, Row], items: list[Any], call: CallInputs, tokens_per_batch: int
     ) -> dict[int, Any]:
-        results = super()._run_rows(rows, items, call, tokens_per_batch)
+        run = functools.partial(
+            super()._run_rows, items=items, call=call, tokens_per_batch=tokens_per_batch
+        )
+        results = run(rows)
         if call.glossaries is None:
             return results
-        by_line = list(itertools.islice(call.glossaries, len(items)))
-        if len(by_line) < len(items):
-            raise ValueError("`glossary` has fewer values than there are lines.")
-        encode, decode = self.target_tokenizer.encode, self.target_tokenizer.decode
-        given = {number: row.inputs["target_prefix"] for number, row in rows.items()}
-        prefixes = {number: decode(ids) for number, ids in given.items()}
-
-        def search_again(beginnings: Mapping[int, str]) -> Mapping[int, Translation]:
-            again = {}
-            for number, text in beginnings.items():
-                is_kept = text.startswith(prefixes[number])  # unless a tokenizer hides its tokens
-                ids = [*([] if is_kept else given[number]), *encode(text)]
-                inputs = {**rows[number].inputs, "target_prefix": ids}
-                again[number] = rows[number]._replace(inputs=inputs)
-            return super(Translator, self)._run_rows(again, items, call, tokens_per_batch)
-
-        lines = {number: text_of(items[number]) for number in rows}
-        glossaries = {number: by_line[number] for number in rows}
-        return place_terms(lines, results, glossaries, prefixes, search_again)
+        tokenizer = self.target_tokenizer
+        return place_in_rows(rows, items, results, call.glossaries, tokenizer, run)
 
     def _with_terms(
         self, lines: Iterable[str | bytes], glossary: Any = None, terms: Any = None, **options: Any
     ) -> dict[str, Any]:
         """Returns the options of a call, with a glossary replaced by its terms."""
         if glossary is not None:
-            if not any(each["name"] == "terms" for each in self.manifest["options"]):
+            if not self._takes("terms"):
+                has = "alignments, which no stream uses," if self.places_terms else "no alignments"
                 raise ValueError(
-                    "`glossary` was passed, but the artefact has neither alignments nor terms. "
-                    "Export it with a search that has alignments=True and "
-                    "options=('target_prefix',), or the constraint Terms."
+                    f"`glossary` was passed, but the artefact has {has} and no terms. Export a "
+                    "search with alignments=True and options=('target_prefix',), or, for streams "
+                    "too, with the constraint Terms."
                 )
             terms = terms_of_lines(lines, glossary, terms)
         return {**options, "terms": terms}

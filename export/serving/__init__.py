@@ -8,8 +8,8 @@ Contents, from the bottom up:
 - `admission`: counts the open requests;
 - `engine`: an artefact and its sessions; `line_queue`: makes batches of lines of similar length;
 - `pools`: the workers that compute batches: threads of this process, or replicas on Ray;
-- `models`: counts requests and gives them deadlines; `request_options`: checks their options;
-  `metrics`: Prometheus; `request_log`: the log;
+- `models`: counts requests and gives them deadlines; `request_options` and `glossaries`: check
+  options; `metrics`: Prometheus; `request_log`: the log;
 - one file for each protocol: `http_v2` with `tensors` (Open Inference Protocol), `completions` and
   `transcriptions` (OpenAI), `libretranslate`, `plain` (lines in and lines out); `bodies` reads HTTP
   requests, and `events` writes server-sent events;

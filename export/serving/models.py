@@ -14,6 +14,7 @@ from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.serving.admission import Admission
 from keras_transformer.export.serving.clients import Clients
 from keras_transformer.export.serving.engine import BatchResult, Description, StreamPart
+from keras_transformer.export.serving.glossaries import GLOSSARY, with_glossary
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.line_queue import LineQueue, Lines, Options, Receive
 from keras_transformer.export.serving.metrics import Metrics
@@ -25,11 +26,7 @@ from keras_transformer.export.serving.refusals import (
     Unknown,
 )
 from keras_transformer.export.serving.request_log import Record
-from keras_transformer.export.serving.request_options import (
-    GLOSSARY,
-    checked_options,
-    with_glossary,
-)
+from keras_transformer.export.serving.request_options import checked_options
 
 logger: logging.Logger = logging.getLogger("keras_transformer.serving")
 

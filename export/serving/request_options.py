@@ -1,4 +1,4 @@
-"""Checks the options of a request or of its lines, and makes terms from a glossary."""
+"""Checks the options of a request or of its lines."""
 
 import contextlib
 import json
@@ -7,19 +7,11 @@ from typing import Any
 
 from keras_transformer.export.artefact.messages import nearest, shorten
 from keras_transformer.export.artefact.signature import MOST_SEED, SEED
-from keras_transformer.export.runtime.options import terms_of_lines
 from keras_transformer.export.serving.engine import Description
-from keras_transformer.export.serving.limits import (
-    NEW_TOKENS,
-    PADDED_CHARACTERS,
-    PLACED_TERMS,
-    TERMS,
-)
-from keras_transformer.export.serving.line_queue import ByLine, Lines
+from keras_transformer.export.serving.glossaries import GLOSSARY, check_texts, read_glossary
+from keras_transformer.export.serving.limits import NEW_TOKENS
+from keras_transformer.export.serving.line_queue import ByLine
 from keras_transformer.export.serving.refusals import Invalid
-from keras_transformer.text.glossary import Glossary
-
-GLOSSARY = "glossary"
 
 
 def check_names(names: Iterable[str], known: Iterable[str], place: str = "request") -> None:
@@ -55,7 +47,7 @@ def checked_options(
         if name == SEED:
             options[name] = _seed(model, description, value)
         elif name == GLOSSARY and takes_glossary:
-            options[name] = _glossary(value)
+            options[name] = read_glossary(value)
         elif name in known:
             options[name] = _option(name, value, *known[name], lines)
         else:
@@ -98,7 +90,7 @@ def _value(name: str, value: Any, dtype: str, rank: int) -> Any:
         texts = value if isinstance(value, list) else [value]
         if (rank == 2 and len(texts) != 1) or not all(isinstance(text, str) for text in texts):
             raise Invalid(f"{name} is {'a text' if rank == 2 else 'a list of texts'}.")
-        _check_texts(name, texts)
+        check_texts(name, texts)
         return texts[0] if rank == 2 else texts
     kind = int if dtype.startswith("int") else float
     try:
@@ -110,48 +102,3 @@ def _value(name: str, value: Any, dtype: str, rank: int) -> Any:
     if name in ("max_length", "min_length") and number > NEW_TOKENS:
         raise Invalid(f"{name} is {NEW_TOKENS} at most, not {shorten(value)}.")
     return number
-
-
-def _glossary(value: Any) -> Glossary:
-    """Returns a request's glossary, from an object of target phrases by source phrase or JSON."""
-    try:
-        entries = json.loads(value) if isinstance(value, str) else value
-        if isinstance(entries, dict) and all(isinstance(x, str) for x in entries.values()):
-            return Glossary(entries)
-    except (ValueError, RecursionError) as error:
-        raise Invalid(f"{GLOSSARY} cannot be read: {error!s:.200}") from error
-    raise Invalid(f"{GLOSSARY} is an object of target phrases by source phrase.")
-
-
-def with_glossary(
-    items: Lines, options: Mapping[str, Any], description: Description
-) -> dict[str, Any]:
-    """Returns the options with a glossary for each line, or with its terms."""
-    options = dict(options)
-    glossary = options.pop(GLOSSARY)
-    if description.places_terms:
-        for number, line in enumerate(items, 1):
-            line = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
-            count = sum(1 for _ in glossary.occurrences(line))
-            if count > PLACED_TERMS:
-                raise Invalid(
-                    f"{count} phrases of the {GLOSSARY} are in line {number}, and "
-                    f"{PLACED_TERMS} at most. Split the line into sentences."
-                )
-        return options | {GLOSSARY: ByLine([glossary] * len(items))}
-    terms = [*terms_of_lines(items, glossary, options.get("terms"))]
-    for one in terms:
-        _check_texts("terms", one)
-    return options | {"terms": ByLine(terms)}
-
-
-def _check_texts(name: str, texts: Sequence[str]) -> None:
-    """Raises `Invalid` for texts of a line that would cost too much."""
-    if len(texts) > TERMS:
-        raise Invalid(f"{name} has {len(texts)} texts for a line, and {TERMS} at most.")
-    longest = max(map(len, texts), default=0)
-    if len(texts) * longest > PADDED_CHARACTERS:
-        raise Invalid(
-            f"{name} has {len(texts)} texts, one of them with {longest} characters. Their "
-            f"product is {PADDED_CHARACTERS} at most."
-        )

@@ -11,7 +11,7 @@ from keras_transformer.export import export_saved_model
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.runtime.__main__ import main
-from keras_transformer.export.runtime.options import terms_of_lines
+from keras_transformer.export.runtime.glossaries import terms_of_lines
 from keras_transformer.export.runtime.session import open_session
 
 SEARCH = kt.BeamSearch(5, 0.6, constraints=[kt.Terms()])

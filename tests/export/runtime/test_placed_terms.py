@@ -10,7 +10,7 @@ import keras_transformer as kt
 from keras_transformer.export.artefact.results import Details, Translation
 from keras_transformer.export.documents import DocumentTranslator
 from keras_transformer.export.runtime import Translator
-from keras_transformer.export.runtime.placed_terms import place_terms
+from keras_transformer.export.runtime.glossaries import place_terms
 
 GERMAN = {"the": "der", "red": "rote", "hat": "Hut", "and": "und", "a": "ein", "dog": "Hund"}
 
@@ -190,3 +190,8 @@ def test_a_glossary_needs_alignments_and_a_prefix_or_terms():
     plain = Translator(exports.artefact(), threads=1)
     with pytest.raises(ValueError, match=r"`glossary`.*alignments=True.*target_prefix.*Terms"):
         plain.translate(["a hat"], glossary={"hat": "Helm"})
+
+
+def test_a_stream_refuses_a_glossary_that_needs_alignments(translator):
+    with pytest.raises(ValueError, match="alignments, which no stream uses, and no terms"):
+        list(translator.stream("a hat", glossary=GLOSSARY))

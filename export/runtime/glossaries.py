@@ -1,24 +1,29 @@
-"""Writes the terms of a glossary in place of the words that are aligned to their source phrases.
+"""Glossaries of a call: their terms for each line, and the places of terms in a translation.
 
-The search first translates a line freely. The target words that attend most to a source phrase give
-the place of its term. The search then runs again with a prefix: the text before these words, and
-the term. So the rest of the sentence follows the term. If the rest would continue the term's word,
-or repeat a word that the term replaces, the term stands in the free translation instead.
-
-Terms are written from left to right, one search for each. Lines with a term share batches.
+A search with `Terms` gets the terms of a line as an option (`terms_of_lines`). A search with
+alignments and prefixes writes them in place of the words that are aligned to their source phrases
+(`place_terms`). It first translates a line freely. The target words that attend most to a source
+phrase give the place of its term. The search then runs again with a prefix: the text before these
+words, and the term. So the rest of the sentence follows the term. If the rest would continue the
+term's word, or repeat a word that the term replaces, the term stands in the free translation
+instead. Terms are written from left to right, one search for each. Lines with a term share batches.
 """
 
+import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from keras_transformer.export.artefact.results import Details, Translation
+from keras_transformer.export.artefact.results import Details, Row, Translation
+from keras_transformer.export.runtime.lines import text_of
+from keras_transformer.export.runtime.options import depth
 from keras_transformer.text.glossary import Glossary, Occurrence
 from keras_transformer.text.scripts import NO_SPACES, has_no_spaces
 from keras_transformer.text.words import piece_spans
+from keras_transformer.types import StrPath
 
 # Searches lines again: from their numbers and the beginnings of their translations.
 SearchAgain: TypeAlias = Callable[[Mapping[int, str]], Mapping[int, Translation]]
@@ -28,6 +33,83 @@ MOSTLY = 0.5
 # The term is written before a word with less attention than this, and does not replace it.
 HARDLY = 0.2
 _WORD = re.compile(rf"[{NO_SPACES}]|[^\W{NO_SPACES}]+(?:[-'\u2019][^\W{NO_SPACES}]+)*")
+
+
+def glossaries_of_lines(glossary: Any) -> Iterator[Glossary]:
+    """Yields a glossary for each line.
+
+    Args:
+        glossary: `Glossary`, a mapping from source to target phrases, or the path of a file, for
+            all lines. Or a list of them, with one for each line.
+    """
+    if isinstance(glossary, (list, tuple)):
+        return map(_as_glossary, glossary)
+    return itertools.repeat(_as_glossary(glossary))
+
+
+def _as_glossary(glossary: Glossary | Mapping[str, str] | StrPath) -> Glossary:
+    if isinstance(glossary, Glossary):
+        return glossary
+    return Glossary(glossary) if isinstance(glossary, Mapping) else Glossary.read(glossary)
+
+
+def terms_of_lines(
+    lines: Iterable[str | bytes], glossary: Any, given: Iterable[Any] | None = None
+) -> Iterator[list[str]]:
+    """Yields the terms of each line: first the given ones, then the glossary's.
+
+    Args:
+        lines: iterable of str, or of bytes in UTF-8.
+        glossary: as in `glossaries_of_lines`.
+        given: a term or terms for all lines, or a list of them for each. Defaults to `None`: none.
+    """
+    given = [] if given is None else given
+    by_line = given if depth(given) > 1 else itertools.repeat(given)
+    for line, terms, each in zip(lines, by_line, glossaries_of_lines(glossary), strict=False):
+        text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+        terms = [terms] if isinstance(terms, str) else terms
+        yield [*terms, *each.terms(text)]
+
+
+def place_in_rows(
+    rows: Mapping[int, Row],
+    items: Sequence[str | bytes],
+    results: Mapping[int, Translation],
+    glossaries: Iterator[Glossary],
+    tokenizer: Any,
+    run: Callable[[dict[int, Row]], Mapping[int, Translation]],
+) -> dict[int, Translation]:
+    """Returns the results of rows with the terms of glossaries.
+
+    Args:
+        rows: dict from numbers of items to rows, with an input "target_prefix".
+        items: the lines, of which some may have no row.
+        results: dict from the same numbers to translations.
+        glossaries: iterator, whose next values belong to `items`.
+        tokenizer: of the target.
+        run: function that searches rows.
+
+    Raises:
+        ValueError: there are fewer glossaries than items.
+    """
+    by_line = list(itertools.islice(glossaries, len(items)))
+    if len(by_line) < len(items):
+        raise ValueError("`glossary` has fewer values than there are lines.")
+    given = {number: row.inputs["target_prefix"] for number, row in rows.items()}
+    prefixes = {number: tokenizer.decode(ids) for number, ids in given.items()}
+
+    def search_again(beginnings: Mapping[int, str]) -> Mapping[int, Translation]:
+        again = {}
+        for number, text in beginnings.items():
+            is_kept = text.startswith(prefixes[number])  # unless a tokenizer hides its tokens
+            ids = [*([] if is_kept else given[number]), *tokenizer.encode(text)]
+            inputs = {**rows[number].inputs, "target_prefix": ids}
+            again[number] = rows[number]._replace(inputs=inputs)
+        return run(again)
+
+    lines = {number: text_of(items[number]) for number in rows}
+    glossary_of = {number: by_line[number] for number in rows}
+    return place_terms(lines, results, glossary_of, prefixes, search_again)
 
 
 def place_terms(
