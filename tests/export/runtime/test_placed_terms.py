@@ -100,6 +100,7 @@ def test_a_word_that_stands_again_in_the_free_text_may_stand_again():
 def test_a_term_without_an_aligned_word_is_still_written():
     line, glossary = "a hat and dog", {"dog": "Katze"}
     assert placed(line, "ein Hut", glossary).text == "Katze"
+    assert placed(line, "ein Hut", glossary, lambda _: "s").text == "Katze ein Hut"
     results = {0: translation(line, "ein Hut und Hund", attention=0.0)}
     found = place_terms(
         {0: line},
