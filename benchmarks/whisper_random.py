@@ -123,7 +123,7 @@ def set_up(task):
     else:
         from keras_transformer.export.artefact.reader import read_artefact
         from keras_transformer.export.runtime.session import open_session
-        from keras_transformer.export.runtime.speech import SpeechTokens
+        from keras_transformer.export.runtime.speech.tokens import SpeechTokens
 
         artefact = read_artefact(folder / task["precision"])
         session = open_session(artefact, threads=threads)

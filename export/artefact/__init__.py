@@ -8,7 +8,6 @@ Contents, from the bottom up:
 - `signature`: names of inputs, outputs, axes and files;
 - `results`: inputs as a model reads them, and the result of an input, one class for each kind of
   task;
-- `transcripts`: segments of speech, and transcripts of them;
 - `task_heads`: the meaning of outputs of a model without a search;
 - `manifest`: `artefact.json`, which describes all files;
 - `reader`: reads a folder and checks it.

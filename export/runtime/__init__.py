@@ -14,17 +14,14 @@ Contents, from the bottom up:
 - `lines`: reads and checks lines, and writes results;
 - `input_readers` and `text_readers`: turn arrays and texts into rows of the model;
 - `options`: turns options of a call into inputs of the model;
-- `sound`, `voice_activity` and `features`: sound files as samples, their parts with speech, and
-  log-mel features, with the extra `audio`;
-- `speech`, `word_times` and `transcription`: sound files as segments of text, with a Whisper model;
 - `batching`: batches, worker threads, and faults of single rows;
 - `hypotheses`: pieces and words of a hypothesis, alternatives to a word, and text that grows while
   a search runs;
 - `runner`: the base of the classes that serve an artefact;
-- `searches`: `Translator`, `Generator` and `Transcriber`; `predictor`: models without a search, and
-  `open_runner`, which finds the class by the task;
+- `searches`: `Translator` and `Generator`; `speech`: `Transcriber`, and all that belongs to sound;
+- `predictor`: models without a search, and `open_runner`, which finds the class by the task;
 - `check`: finds out whether this machine can serve;
-- `console`, `sound_command` and `__main__`: the command line.
+- `console` and `__main__`: the command line.
 
 Imports: NumPy, ONNX Runtime, SentencePiece, `export.artefact`, and modules of this package without
 a framework. A new task with a search is a class in `searches`; a new task without one is a head in
@@ -44,12 +41,13 @@ from keras_transformer.export.artefact.results import (
     Translation,
     Vector,
 )
-from keras_transformer.export.artefact.transcripts import Segment, Word
 from keras_transformer.export.runtime.predictor import Predictor, open_runner
-from keras_transformer.export.runtime.searches import Generator, Transcriber, Translator
+from keras_transformer.export.runtime.searches import Generator, Translator
 from keras_transformer.export.runtime.session import ProviderError, open_text_model
-from keras_transformer.export.runtime.speech import SpeechOptions
-from keras_transformer.export.runtime.transcription import Transcription
+from keras_transformer.export.runtime.speech.tokens import SpeechOptions
+from keras_transformer.export.runtime.speech.transcriber import Transcriber
+from keras_transformer.export.runtime.speech.transcription import Transcription
+from keras_transformer.export.runtime.speech.transcripts import Segment, Word
 
 __all__ = [
     "Alternative",

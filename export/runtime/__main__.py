@@ -25,7 +25,7 @@ from keras_transformer.export.runtime.lines import (
     without_mark,
 )
 from keras_transformer.export.runtime.predictor import open_runner
-from keras_transformer.export.runtime.sound_command import add_options, given_options, transcribe
+from keras_transformer.export.runtime.speech.command import add_options, given_options, transcribe
 from keras_transformer.text.glossary import Glossary
 from keras_transformer.text.tokenizer import Tokenizer
 

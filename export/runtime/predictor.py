@@ -10,7 +10,8 @@ from keras_transformer.export.artefact.signature import SEARCH_TASKS
 from keras_transformer.export.artefact.task_heads import read_head, tags_words
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
 from keras_transformer.export.runtime.runner import ALL, Runner
-from keras_transformer.export.runtime.searches import Generator, Transcriber, Translator
+from keras_transformer.export.runtime.searches import Generator, Translator
+from keras_transformer.export.runtime.speech.transcriber import Transcriber
 from keras_transformer.export.runtime.text_readers import TextReader, WordReader
 from keras_transformer.types import StrPath
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from keras_transformer.export import runtime
 from keras_transformer.export.artefact.signature import MANIFEST_FILE, SEED
-from keras_transformer.export.artefact.transcripts import Segment
 from keras_transformer.export.runtime import ArtefactError, open_runner
-from keras_transformer.export.runtime.features import FRAMES_PER_SECOND
+from keras_transformer.export.runtime.speech.features import FRAMES_PER_SECOND
+from keras_transformer.export.runtime.speech.transcripts import Segment
 from keras_transformer.export.serving.line_queue import ByLine
 from keras_transformer.export.serving.refusals import FAILED, Invalid, Refusal
 from keras_transformer.types import StrPath

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from keras_transformer.export.artefact.messages import nearest, shorten
-from keras_transformer.export.artefact.transcripts import FORMATS
+from keras_transformer.export.runtime.speech.transcripts import FORMATS
 from keras_transformer.export.serving.bodies import read_form, request_seconds
 from keras_transformer.export.serving.completions import error_body
 from keras_transformer.export.serving.engine import Transcript

@@ -140,7 +140,7 @@ def _start_tokens(
 
 def _features(sound: Sound, mels: int) -> Array:
     """Returns the log-mel features of a sound, (S', M)."""
-    from keras_transformer.export.runtime.features import FeatureReader  # needs ONNX Runtime
+    from keras_transformer.export.runtime.speech.features import FeatureReader  # needs ONNX Runtime
 
     reader = FeatureReader(sound, mels)
     return reader.window(0, reader.frames)

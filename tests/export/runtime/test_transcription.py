@@ -10,13 +10,14 @@ from helpers import whisper_folder
 from helpers.exports import counts
 
 from keras_transformer.export.artefact.reader import ArtefactError
-from keras_transformer.export.artefact.transcripts import FORMATS, Segment, clock
-from keras_transformer.export.runtime import Transcriber, sound_command, voice_activity
+from keras_transformer.export.runtime import Transcriber
 from keras_transformer.export.runtime.__main__ import main
-from keras_transformer.export.runtime.features import FeatureReader
-from keras_transformer.export.runtime.speech import SpeechOptions
-from keras_transformer.export.runtime.transcription import Transcription, split
-from keras_transformer.export.runtime.word_times import (
+from keras_transformer.export.runtime.speech import command, voice_activity
+from keras_transformer.export.runtime.speech.features import FeatureReader
+from keras_transformer.export.runtime.speech.tokens import SpeechOptions
+from keras_transformer.export.runtime.speech.transcription import Transcription, split
+from keras_transformer.export.runtime.speech.transcripts import FORMATS, Segment, clock
+from keras_transformer.export.runtime.speech.word_times import (
     TimedPart,
     TimedWord,
     median_filter,
@@ -490,7 +491,7 @@ def test_sound_files_are_transcribed_one_by_one(sound):
 
 def test_the_progress_needs_no_elapsed_time():
     segments = types.SimpleNamespace(position=5.0, duration=10.0)
-    assert sound_command._progress(segments, 0.0).startswith(" 50% of 10 s")
+    assert command._progress(segments, 0.0).startswith(" 50% of 10 s")
 
 
 def test_other_artefacts_do_not_transcribe_files(tokenizer, sound):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from keras_transformer.export.runtime import voice_activity
-from keras_transformer.export.runtime.features import FeatureReader
-from keras_transformer.export.runtime.voice_activity import VoicedSound, speech_parts
+from keras_transformer.export.runtime.speech import voice_activity
+from keras_transformer.export.runtime.speech.features import FeatureReader
+from keras_transformer.export.runtime.speech.voice_activity import VoicedSound, speech_parts
 from keras_transformer.mel import SAMPLE_RATE
 
 pytest.importorskip("av")

@@ -6,8 +6,8 @@ Shapes: A heads, T tokens, S frames.
 import numpy as np
 import pytest
 
-from keras_transformer.export.artefact.transcripts import Word
-from keras_transformer.export.runtime.word_times import (
+from keras_transformer.export.runtime.speech.transcripts import Word
+from keras_transformer.export.runtime.speech.word_times import (
     LONGEST_MEDIAN,
     TimedPart,
     TimedWord,

@@ -10,8 +10,8 @@ import pytest
 from helpers import exports, local_service, recordings
 from helpers.service_requests import ask, raw, wait_for
 
-from keras_transformer.export.artefact.transcripts import FORMATS, Segment, Word
 from keras_transformer.export.runtime import Transcriber
+from keras_transformer.export.runtime.speech.transcripts import FORMATS, Segment, Word
 from keras_transformer.export.serving.bodies import read_form
 from keras_transformer.export.serving.engine import BatchResult, Description, Transcript
 from keras_transformer.export.serving.limits import FORM_FIELDS, Limits

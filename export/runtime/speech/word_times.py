@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.export.artefact.transcripts import Word
-from keras_transformer.export.runtime.speech import SECONDS, SpeechTokens
+from keras_transformer.export.runtime.speech.tokens import SECONDS, SpeechTokens
+from keras_transformer.export.runtime.speech.transcripts import Word
 from keras_transformer.types import Array
 
 FILTER = 7  # frames of the median filter

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from keras_transformer.export.runtime.sound import (
+from keras_transformer.export.runtime.speech.sound import (
     BLOCK,
     check_length,
     hold,
     in_windows,
     read_blocks,
 )
-from keras_transformer.export.runtime.voice_activity import VoicedSound
+from keras_transformer.export.runtime.speech.voice_activity import VoicedSound
 from keras_transformer.mel import HOP, SAMPLE_RATE, WINDOW, hann_window, mel_filters
 from keras_transformer.types import Array, Sound
 

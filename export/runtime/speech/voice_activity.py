@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.export.runtime.sound import (
+from keras_transformer.export.runtime.speech.sound import (
     BLOCK,
     check_length,
     hold,

@@ -6,11 +6,11 @@ import sys
 import time
 from typing import Any, BinaryIO
 
-from keras_transformer.export.artefact.transcripts import FORMATS
 from keras_transformer.export.runtime.console import tell
-from keras_transformer.export.runtime.searches import Transcriber
-from keras_transformer.export.runtime.speech import TASKS
-from keras_transformer.export.runtime.transcription import Transcription
+from keras_transformer.export.runtime.speech.tokens import TASKS
+from keras_transformer.export.runtime.speech.transcriber import Transcriber
+from keras_transformer.export.runtime.speech.transcription import Transcription
+from keras_transformer.export.runtime.speech.transcripts import FORMATS
 
 # Options of a transcription, by their names in `SpeechOptions`.
 _OPTIONS = (
