@@ -25,6 +25,8 @@ a new task is one class in `tasks`.
 
 from importlib import import_module
 
+from keras_transformer.export.artefact.messages import install
+
 # Public name -> module of this package that defines it.
 _EXPORTERS = {
     "Classification": "artefact.task_heads",
@@ -60,7 +62,7 @@ def __getattr__(name: str) -> object:
         extra = _EXTRAS.get(package, "tensorflow,export")
         raise ImportError(
             f"keras_transformer.export.{name} needs {package}, which is not installed here. "
-            f"Install it with: pip install 'keras-transformer-onnx[{extra}]'",
+            f"Install it with: {install(extra)}",
             name=package,
         ) from error
 

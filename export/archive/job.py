@@ -24,6 +24,7 @@ from keras_transformer.export.archive.plan import (
 )
 from keras_transformer.export.archive.worker import TRIES_ENDING, Worker
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.messages import install
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.ray_cluster import RayError, ray_settings, running_ray
 from keras_transformer.export.runtime.console import tell
@@ -153,7 +154,7 @@ def _check_installed() -> None:
     except ModuleNotFoundError as error:
         raise ImportError(
             f"An archive job needs {error.name}, which is not installed here. Install it with: "
-            "pip install 'keras-transformer-onnx[ray]'",
+            + install("ray"),
             name=error.name,
         ) from error
 

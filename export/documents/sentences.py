@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator
 
+from keras_transformer.export.artefact.messages import install
+
 # Characters of a text that are divided at once, and the ends of sentences.
 LONGEST = 2_000
 _MARK = re.compile(r"[.!?]\s+|[\u3002\uff01\uff1f\u0964\u104b]")
@@ -60,7 +62,6 @@ def _chunks(text: str) -> Iterator[tuple[int, int]]:
 def missing(package: str, error: ImportError) -> ImportError:
     """Returns the error that names the extra of a missing package."""
     return ImportError(
-        f"The package {package} is missing ({error}): "
-        "pip install 'keras-transformer-onnx[documents]'.",
+        f"The package {package} is missing ({error}): {install('documents')}",
         name=package,
     )

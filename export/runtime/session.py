@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.messages import shorten
+from keras_transformer.export.artefact.messages import install, shorten
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
 from keras_transformer.export.runtime.mapped_model import MappedModel, return_freed_memory
 from keras_transformer.export.runtime.steps_session import StepsSession
@@ -243,8 +243,8 @@ def choose_providers(providers: list[Any] | None, precision: str) -> list[Any]:
         if name not in available:
             raise ProviderError(
                 f"{name} is not in this onnxruntime {onnxruntime.__version__}, which has "
-                f"{available}. For CUDA install 'keras-transformer-onnx[serve-gpu]' in a "
-                "separate environment, without the package onnxruntime."
+                f"{available}. For CUDA use a separate environment, without the package "
+                f"onnxruntime: {install('serve-gpu')}"
             )
     first = _name(providers[0])
     if precision == "float16" and first not in _PROVIDERS_FOR_FLOAT16:

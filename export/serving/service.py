@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from keras_transformer.export.artefact.messages import install
 from keras_transformer.export.artefact.reader import read_task
 from keras_transformer.export.ray_cluster import running_ray
 from keras_transformer.export.serving.clients import Clients, read_keys, read_proxies
@@ -247,7 +248,7 @@ def _extra(name: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         raise MissingExtra(
             f"The service needs {error.name}, which is not installed here. Install it with: "
-            f"pip install 'keras-transformer-onnx[{name}]'"
+            + install(name)
         ) from error
 
 

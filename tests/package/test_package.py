@@ -60,7 +60,7 @@ for package in (keras_transformer, export):
         ("export_saved_model", "tensorflow,export"),
     ):
         (error,) = (error for error in errors if error.startswith(f"{name} "))
-        assert f"pip install 'keras-transformer-onnx[{extra}]'" in error
+        assert f"pip install 'keras-transformer-onnx[{extra}] @ git+https://" in error
 
 
 def test_training_on_another_backend_needs_no_tensorflow(tmp_path):

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer.export.artefact.messages import install
 from keras_transformer.mel import SAMPLE_RATE
 from keras_transformer.types import Array, Sound, StrPath
 
@@ -328,7 +329,6 @@ def _library() -> Any:
         import av
     except ImportError as error:
         raise ImportError(
-            "Sound files need the package av. Install the extra: "
-            "pip install keras-transformer-onnx[audio]"
+            "Sound files need the package av. Install the extra: " + install("audio")
         ) from error
     return av

