@@ -25,7 +25,7 @@ a new task is one class in `tasks`.
 
 from importlib import import_module
 
-from keras_transformer.export.artefact.messages import install
+from keras_transformer.startup import install
 
 # Public name -> module of this package that defines it.
 _EXPORTERS = {

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from keras_transformer.startup import serve_without_frameworks
+from keras_transformer.startup import install, serve_without_frameworks
 from keras_transformer.text.corpora import read_lines
 from keras_transformer.text.glossary import Glossary
 
@@ -193,7 +193,7 @@ with _where_installed():  # TensorFlow
 def __getattr__(name: str) -> object:
     if name in __all__ and _missing:
         package = _missing[0]
-        cure = "Install it with: pip install 'keras-transformer-onnx[tensorflow]'"
+        cure = f"Install it with: {install('tensorflow')}"
         if package in _OTHER_BACKENDS:
             cure = (
                 f"KERAS_BACKEND or ~/.keras/keras.json selects it: pip install {package}, or set "

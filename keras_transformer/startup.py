@@ -1,4 +1,4 @@
-"""Starts the serving commands without TensorFlow, even if it is installed.
+"""Starts the serving commands without TensorFlow, even if it is installed; names missing extras.
 
 `python -m` imports the package before the module that it runs, and the package imports TensorFlow.
 That takes seconds; a serving command needs a fraction of one. A program that imports
@@ -15,7 +15,17 @@ SERVERS = tuple(
 )
 # Set to "1" in serving processes that `python -m` does not start, such as the workers of Ray.
 SERVES = "KERAS_TRANSFORMER_SERVES"
+SOURCE = "git+https://github.com/keras-transformer-onnx/keras-transformer-onnx"
 FRAMEWORKS = ("tensorflow", "tensorflow_text", "keras", "jax", "torch")
+
+
+def install(extra: str) -> str:
+    """Returns the command that installs this package with an extra.
+
+    >>> install("audio").startswith("pip install 'keras-transformer-onnx[audio] @ git+https://")
+    True
+    """
+    return f"pip install 'keras-transformer-onnx[{extra}] @ {SOURCE}'"
 
 
 def serve_without_frameworks() -> None:

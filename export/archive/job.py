@@ -24,11 +24,11 @@ from keras_transformer.export.archive.plan import (
 )
 from keras_transformer.export.archive.worker import TRIES_ENDING, Worker
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.messages import install
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.ray_cluster import RayError, ray_settings, running_ray
 from keras_transformer.export.runtime.console import tell
 from keras_transformer.files import checked_path
+from keras_transformer.startup import install
 from keras_transformer.types import StrPath
 
 PART_LINES = 2000

@@ -8,17 +8,6 @@ from collections.abc import Iterable, Mapping
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 100
 
-SOURCE = "git+https://github.com/keras-transformer-onnx/keras-transformer-onnx"
-
-
-def install(extra: str) -> str:
-    """Returns the command that installs this package with an extra.
-
-    >>> install("audio").startswith("pip install 'keras-transformer-onnx[audio] @ git+https://")
-    True
-    """
-    return f"pip install 'keras-transformer-onnx[{extra}] @ {SOURCE}'"
-
 
 def shorten(value: object) -> str:
     """Returns the `repr` of a value, cut to 100 characters, for an error message."""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from keras_transformer.export.artefact.messages import install
+from keras_transformer.startup import install
 
 # Characters of a text that are divided at once, and the ends of sentences.
 LONGEST = 2_000

@@ -11,10 +11,11 @@ import numpy as np
 import onnxruntime
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.messages import install, shorten
+from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
 from keras_transformer.export.runtime.mapped_model import MappedModel, return_freed_memory
 from keras_transformer.export.runtime.steps_session import StepsSession
+from keras_transformer.startup import install
 from keras_transformer.types import StrPath
 
 CPU = "CPUExecutionProvider"

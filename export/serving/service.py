@@ -14,13 +14,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from keras_transformer.export.artefact.messages import install
 from keras_transformer.export.artefact.reader import read_task
 from keras_transformer.export.ray_cluster import running_ray
 from keras_transformer.export.serving.clients import Clients, read_keys, read_proxies
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.pools import LocalPool, Pool, RayPool
 from keras_transformer.export.serving.request_log import Output
+from keras_transformer.startup import install
 from keras_transformer.types import StrPath
 
 MAX_WORKERS = 1000  # also of replicas and threads

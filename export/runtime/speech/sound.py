@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.export.artefact.messages import install
 from keras_transformer.mel import SAMPLE_RATE
+from keras_transformer.startup import install
 from keras_transformer.types import Array, Sound, StrPath
 
 logger: logging.Logger = logging.getLogger("keras_transformer.export")

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.export.artefact.messages import install
 from keras_transformer.export.runtime.speech.sound import (
     BLOCK,
     check_length,
@@ -20,6 +19,7 @@ from keras_transformer.export.runtime.speech.sound import (
     read_blocks,
 )
 from keras_transformer.mel import SAMPLE_RATE
+from keras_transformer.startup import install
 from keras_transformer.types import Array, Sound
 
 THRESHOLD, LOW_THRESHOLD = 0.5, 0.35  # speech begins at the first and ends below the second
