@@ -161,7 +161,7 @@ class Shares:
 
     Args:
         limit: int.
-        what: str, what is counted, for the message of a refusal.
+        what: str, the counted things in the message of a refusal, such as "lines wait already".
 
     Attributes:
         limit: as above.
@@ -182,7 +182,7 @@ class Shares:
 
     @property
     def total(self) -> int:
-        """What all clients hold together."""
+        """The sum over all clients."""
         return self.held.total()
 
     def share(self, client: str) -> float:

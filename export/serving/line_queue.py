@@ -6,7 +6,7 @@ hardly wait for a batch to fill. Batches are not made ahead of time: the more li
 padding their batches need.
 
 It is the turn of the client that has used the least time of workers, and the requests of a client
-take turns. So neither a long request nor many requests delay those of other clients. A client that
+take turns. So a client with a long request, or with many, does not delay others. A client that
 comes, or comes back, starts with the fair share of the time so far. So it does not pay for long for
 earlier requests, and new clients cannot keep the others waiting. A stream gives its worker back
 after `SLICE_SECONDS` if other requests wait, and then waits for its next turn.

@@ -93,7 +93,7 @@ class _Lines:
 
 
 def _formatted(results: list[Any], number: int, form: Format) -> bytes:
-    """Returns results as lines; `number` is that of the first."""
+    """Returns results as lines; `number` is the number of the first line."""
     return b"".join(format_result(n, result, form) for n, result in enumerate(results, number))
 
 

@@ -448,7 +448,7 @@ def test_a_short_request_waits_for_one_batch_of_a_greedy_client(monkeypatch):
 
 
 def test_lines_like_those_of_a_greedy_client_are_in_the_next_batch(monkeypatch):
-    """Whose lines they are decides which of equal lines a batch has, too."""
+    """The turns of clients also decide which of equally long lines a batch takes."""
 
     async def test(queue, sender):
         greedy = [asyncio.create_task(queue.submit([10] * 60, client="greedy")) for _ in range(20)]
