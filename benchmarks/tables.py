@@ -147,16 +147,6 @@ def headline():
     )
 
 
-def own_encoders_table(report):
-    heads = ["task", "search", "sources", "SavedModel", "ONNX", "padded", "alone", "spelled right"]
-    rows = [
-        [task, search, part["sources"], *part["differing"].values(), f"{part['spelled_right']:.1%}"]
-        for task in ("sound to text", "picture to text")
-        for search, part in report[task].items()
-    ]
-    return workers.table(heads, rows)
-
-
 def terms_table(report):
     heads = ["terms", "search", "number", "written", "whole words", "both words", "BLEU", "chrF"]
     names = {"free": "no terms", "terms": "`Terms`", "aligned": "in place of aligned words"}
@@ -198,7 +188,6 @@ TABLES = {
     ),
     "layers": lambda: measured("layers", lambda report: layers.table(report["rows"])),
     "little": lambda: measured("little", little_rows.table),
-    "own-encoders": lambda: measured("own_encoders", own_encoders_table),
     "quality": lambda: quality_table("multi30k_tiny_seed1"),
     "quality-raw": lambda: quality_table("multi30k_raw_seed1"),
     "search": lambda: measured("search", search_table),

@@ -23,7 +23,6 @@ COMMANDS = {
     "kinds_speed",
     "layers",
     "little",
-    "own_encoders",
     "peers",
     "pretrained",
     "quantization",
