@@ -15,41 +15,29 @@ The script measures, together or separately:
 Processor time covers all processes of a run, found in /proc. Linux only.
 """
 
-import argparse
+import functools
 import gzip
 import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-import common
-
-from keras_transformer.startup import SERVES
+import bench
+import subjects
+from service_process import family
 
 FILES = 3
 PROBE_PARTS = 500
-TICKS = os.sysconf("SC_CLK_TCK")
-TRANSLATOR = """
-import gzip, sys
-from keras_transformer.export.runtime import Translator
-translator = Translator(sys.argv[1], workers=2)
-for path in sys.argv[3:]:
-    with gzip.open(path) as file, gzip.open(sys.argv[2], "at") as out:
-        for result in translator.n_best_stream(file, read_ahead=20000):
-            out.write(f"{result.text}\\t{result.error}\\n")
-"""
 
 
 def write_input(folder, data, count):
     """Writes sentences to files; returns paths and sentences."""
-    from keras_transformer.text.corpora import read_lines
-
-    known = read_lines(data / "multi30k" / "train.en.gz") + common.newstest(data)
+    known = subjects.captions(data, "train") + subjects.newstest(data)
     lines = random.Random(0).choices(known, k=count)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -66,41 +54,31 @@ def command(artefact, paths, out, *options):
     return [sys.executable, *map(str, arguments)]
 
 
-def descendants(pid):
-    """Returns a process and its descendants: dict from pid to command line and CPU ticks."""
-    found, children = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                name, _, rest = entry.joinpath("stat").read_text().rpartition(")")
-                line = entry.joinpath("cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                continue  # the process has ended
-            fields = rest.split()
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-            found[int(entry.name)] = line, sum(map(int, fields[11:13]))
-    below, left = {}, [pid]
-    while left:
-        one = left.pop()
-        if one in found:
-            below[one] = found[one]
-        left += children.get(one, [])
-    return below
+def translate_files(task):
+    """Translates files by `Translator`, as the command does; runs in a process."""
+    from keras_transformer.export.runtime import Translator
+
+    translator = Translator(task["artefact"], workers=2)
+    for path in task["paths"]:
+        with gzip.open(path) as file, gzip.open(task["out"], "at") as out:
+            for result in translator.n_best_stream(file, read_ahead=20_000):
+                out.write(f"{result.text}\t{result.error}\n")
+    return {}
 
 
 def run(arguments):
     """Runs a command; returns the seconds and CPU seconds of all its processes."""
-    begin, ticks = time.monotonic(), {}
-    options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    # Skips the import of TensorFlow, which neither engine needs.
-    process = subprocess.Popen(arguments, env={**os.environ, SERVES: "1"}, **options)
+    begin, cpu = time.monotonic(), {}
+    # `SERVES` skips the import of TensorFlow, which neither engine needs.
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(arguments, env=os.environ | bench.SERVES, **pipes)
     while process.poll() is None:
-        ticks |= {pid: used for pid, (_, used) in descendants(process.pid).items()}
+        cpu |= {pid: seconds for pid, (_, seconds) in family(process.pid).items()}
         time.sleep(0.25)
     told = process.stderr.read().decode(errors="replace")
     if process.returncode:
         raise SystemExit(f"{arguments[1:4]} ended with {process.returncode}: {told[-2000:]}")
-    return {"seconds": time.monotonic() - begin, "cpu_seconds": sum(ticks.values()) / TICKS}
+    return {"seconds": time.monotonic() - begin, "cpu_seconds": sum(cpu.values())}
 
 
 def killed_run(arguments, kills, pause):
@@ -119,9 +97,7 @@ def killed_run(arguments, kills, pause):
                 process.wait()
             if process.poll() is not None:
                 break
-            workers = [
-                pid for pid, (line, _) in descendants(process.pid).items() if "MapWorker" in line
-            ]
+            workers = [pid for pid, (line, _) in family(process.pid).items() if "MapWorker" in line]
             if workers and draw.random() < 0.6:
                 os.kill(draw.choice(workers), signal.SIGKILL)
                 counts["worker"] += 1
@@ -158,35 +134,20 @@ def check_rows(out, paths, lines):
     }
 
 
-def probe_driver(args):
-    """Measures the driver's processor time per part, in a job of one-line parts."""
-    small = args.work / "small.txt"
-    small.write_text("A man .\n" * PROBE_PARTS, "utf-8")
-    code = """
-import json, sys, time
-from keras_transformer.export.archive import cluster, run_archive
-cluster.PARTS_TOGETHER = 1  # as for long parts
-run = lambda path, out: run_archive(sys.argv[1], [path], out, part_lines=1, quiet=True)
-import ray
-ray.init("local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-run(sys.argv[2], sys.argv[3])
-begin = time.process_time()
-run(sys.argv[2], sys.argv[4])
-print(json.dumps(time.process_time() - begin))
-"""
-    outs = args.work / "probe-first", args.work / "probe-second"
-    arguments = [sys.executable, "-c", code, args.artefact, small, *outs]
-    done = subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1]) / PROBE_PARTS
+def driver_seconds(task):
+    """Returns the driver's processor seconds of a job of one-line parts, after one to warm up."""
+    import ray
 
+    from keras_transformer.export.archive import plan, run_archive
 
-def probe_cutting(paths, part_lines):
-    """Measures lines per CPU second that are cut into parts."""
-    from keras_transformer.export.archive.inputs import cut
-
-    begin = time.process_time()
-    lines = sum(cut(path, part_lines, "text")[0] for path in paths)
-    return lines / (time.process_time() - begin)
+    plan.PARTS_TOGETHER = 1  # as for long parts
+    ray.init("local", include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    for out in task["outs"]:
+        job = functools.partial(
+            run_archive, task["artefact"], [task["file"]], out, part_lines=1, quiet=True
+        )
+        seconds, _ = bench.timed(job, time.process_time)
+    return seconds
 
 
 def measure_kills(args, paths, lines):
@@ -209,24 +170,40 @@ def measure_speed(args, paths, lines):
     """Measures the command and `Translator` in turn, on all lines and on one (the start)."""
     one = args.work / "one.txt.gz"
     one.write_bytes(gzip.compress(b"A man .\n"))
-    runs = {"archive": [], "translator": [], "archive, one line": [], "translator, one line": []}
-    for number in range(args.rounds):
-        for what, files in (("", paths), (", one line", [one])):
-            out = args.work / f"speed-{number}{len(files)}"
-            job = command(args.artefact, files, out, "--quiet", "--part-lines", args.part_lines)
-            runs[f"archive{what}"].append(run(job))
-            out = out.with_suffix(".gz")
-            code = [sys.executable, "-c", TRANSLATOR, args.artefact, out, *files]
-            runs[f"translator{what}"].append(run(list(map(str, code))))
-        print({name: found[-1] for name, found in runs.items()}, flush=True)
-    return {"rounds": args.rounds, **medians(runs)}
+
+    def archive(files):
+        out = Path(tempfile.mkdtemp(dir=args.work), "out")
+        return run(command(args.artefact, files, out, "--quiet", "--part-lines", args.part_lines))
+
+    def translator(files):
+        out = Path(tempfile.mkdtemp(dir=args.work), "out.gz")
+        task = {"artefact": args.artefact, "paths": [*map(str, files)], "out": out}
+        return run(bench.command("archive:translate_files", task))
+
+    turns = {
+        f"{name}{what}": functools.partial(measure, files)
+        for what, files in (("", paths), (", one line", [one]))
+        for name, measure in (("archive", archive), ("translator", translator))
+    }
+    found = bench.in_turn(turns, args.rounds, warm_up=0)
+    return {"rounds": args.rounds} | {name: bench.medians(rows) for name, rows in found.items()}
 
 
 def measure_costs(args, paths, lines):
-    """Measures the costs for the plan of a large job."""
+    """Measures the costs for the plan of a large job: cutting input, and the driver's time."""
+    from keras_transformer.export.archive.inputs import cut
+
+    seconds, counts = bench.timed(
+        lambda: [cut(path, args.part_lines, "text")[0] for path in paths], time.process_time
+    )
+    small = args.work / "small.txt"
+    small.write_text("A man .\n" * PROBE_PARTS, "utf-8")
+    task = {"artefact": args.artefact, "file": small}
+    task["outs"] = [str(args.work / name) for name in ("probe-first", "probe-second")]
+    driver = bench.call("archive:driver_seconds", task, bench.SERVES)
     return {
-        "lines cut a second": probe_cutting(paths, args.part_lines),
-        "driver's seconds a part": probe_driver(args),
+        "lines cut a second": sum(counts) / seconds,
+        "driver's seconds a part": driver / PROBE_PARTS,
     }
 
 
@@ -234,46 +211,26 @@ MEASURES = {"kills": measure_kills, "speed": measure_speed, "costs": measure_cos
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    common.add_arguments(parser)
+    parser = bench.Parser(__doc__, "data", "work", "rounds", rounds=1)
     parser.add_argument("measures", nargs="*", help=f"some of {list(MEASURES)}; default: all")
     parser.add_argument("--artefact", type=Path, required=True, help="folder of a translator")
-    parser.add_argument("--work", type=Path, required=True, help="an empty folder for all files")
     parser.add_argument("--lines", type=int, default=100_000)
     parser.add_argument("--part-lines", type=int, default=2000)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--pause", type=float, nargs=2, default=(20, 60), help="between kills, s")
-    parser.add_argument("--rounds", type=int, default=1)
     args = parser.parse_args()
-    args.data, args.work = Path(args.data), args.work.resolve()
-    args.artefact = args.artefact.resolve()
-    head, report = common.head(args), {}
-    head["versions"] |= common.versions("ray", "pyarrow")
-    if args.output and args.output.exists():  # keeps earlier figures, and other machines
-        report = json.loads(args.output.read_text("utf-8"))
+    args.work, args.artefact = args.work.resolve(), args.artefact.resolve()
+    head, report = bench.head(args, "ray", "pyarrow"), bench.earlier(args)  # of other machines
     paths, lines = write_input(args.work / "in", args.data, args.lines)
     manifest = json.loads((args.artefact / "artefact.json").read_text("utf-8"))
+    head |= {"search": manifest["search"]["class_name"], "lines": args.lines}
+    head |= {"part_lines": args.part_lines}
     for name in args.measures or MEASURES:
-        found = {
-            **head,
-            "search": manifest["search"]["class_name"],
-            "lines": args.lines,
-            "part_lines": args.part_lines,
-            **MEASURES[name](args, paths, lines),
-            "load": os.getloadavg()[2],
-        }
+        found = {**head, **MEASURES[name](args, paths, lines), "load": os.getloadavg()[2]}
         print({name: found}, flush=True)
+        report.setdefault(name, {})[head["machine"]["processor"]] = found
         if args.output:
-            processor = head["machine"]["processor"]
-            report[name] = {**report.get(name, {}), processor: found}
-            common.write(report, args.output)
-
-
-def medians(runs):
-    return {
-        name: {kind: statistics.median(one[kind] for one in found) for kind in found[0]}
-        for name, found in runs.items()
-    }
+            bench.write(report, args.output)
 
 
 if __name__ == "__main__":

@@ -9,23 +9,21 @@ Chromium run its exports with ONNX Runtime's WebAssembly build. In Node.js, the 
 Requires Node.js, Chromium, and `npm ci --ignore-scripts` and `npm run vendor` in `export/web`.
 """
 
-import argparse
 import gzip
 import json
 import os
 import random
 import shutil
-import statistics
 import subprocess
 import tempfile
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import common
-import workers
+import bench
+import subjects
 
-PACKAGE = common.RESULTS.parents[1] / "export" / "web"
+PACKAGE = bench.ROOT / "export" / "web"
 DRIVER = Path(__file__).with_name("browser.js")
 PRECISIONS = ("float32", "float16", "int8", "weight_int8", "weight_int4")
 NAMES = [f"beam5/{precision}" for precision in PRECISIONS] + ["greedy/float32", "greedy/int8"]
@@ -43,13 +41,12 @@ def export_all(data, folder):
 
     import keras_transformer as kt
     from keras_transformer import export
-    from keras_transformer.text.corpora import read_lines
 
-    files = [data / "multi30k" / f"train.{language}.gz" for language in ("en", "de")]
-    lines = [line for file in files for line in read_lines(file)]
-    tokenizer = kt.Tokenizer.train(lines, vocab_size=common.SHAPES["tiny"]["vocab_size"])
+    english, german = (subjects.captions(data, "train", language) for language in ("en", "de"))
+    size = subjects.SHAPES["tiny"]["vocab_size"]
+    tokenizer = kt.Tokenizer.train([*english, *german], vocab_size=size)
     keras.utils.set_random_seed(1)
-    model = kt.Transformer(**common.SHAPES["tiny"])
+    model = kt.Transformer(**subjects.SHAPES["tiny"])
     searches = {
         "beam5": kt.BeamSearch(beam_width=5, length_penalty=1.4, min_length=TOKENS),
         "greedy": kt.GreedySearch(min_length=TOKENS),
@@ -67,7 +64,7 @@ def export_all(data, folder):
                 tolerance=None if precision == "float32" else 100.0,  # random weights
                 verbose=False,
             )
-    sources = [line for line in lines[:29000] if len(tokenizer.encode(line)) == 13]
+    sources = [line for line in english if len(tokenizer.encode(line)) == 13]
     return random.Random(0).sample(sources, 32)
 
 
@@ -79,27 +76,22 @@ def files_of(folder, names):
 def sizes(files):
     """Returns the bytes of files, raw and compressed one by one, as a server does."""
     data = [file.read_bytes() for file in files]
-    brotli = subprocess.run(
-        ["node", str(DRIVER), "brotli", *map(str, files)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
     return {
         "bytes": sum(map(len, data)),
         "gzip": sum(len(gzip.compress(part)) for part in data),
-        "brotli": int(brotli.stdout),
+        "brotli": driven("brotli", *map(str, files)),
     }
 
 
-def driven(command, request, cwd):
+def driven(command, *files, request=None):
+    """Runs a command of `browser.js`; returns its figures."""
     done = subprocess.run(
-        ["node", str(DRIVER), command],
+        ["node", str(DRIVER), command, *files],
         input=json.dumps(request),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        cwd=cwd,
+        cwd=PACKAGE,
     )
     return json.loads(done.stdout)
 
@@ -108,7 +100,7 @@ def measure(args, folder):
     lines = export_all(args.data, folder)
     request = {"package": str(PACKAGE), "folder": str(folder), "names": NAMES, "lines": lines}
     request |= {"rounds": args.rounds, "visits": VISITS, "chromium": args.chromium}
-    node = driven("node", request, PACKAGE)
+    node = driven("node", request=request)
     for name in ("index.html", "page", "service_worker.js", "src", "vendor"):
         if not (folder / name).exists():
             os.symlink(PACKAGE / name, folder / name)
@@ -116,46 +108,23 @@ def measure(args, folder):
     for name in NAMES:
         models = [{"name": name, "url": name, "source": "en", "target": "de"}]
         (folder / "models.json").write_text(json.dumps({"models": models}))
-        page = driven("page", request, PACKAGE) if name in VISITED else {}
+        page = driven("page", request=request) if name in VISITED else {}
         rows.append({"name": name, **sizes(files_of(folder, [name])), **node[name], **page})
     return {"page": sizes(files_of(PACKAGE, PAGE)), "load": os.getloadavg(), "rows": rows}
 
 
-def table(report):
-    """Makes the page's table: a row for each search and precision."""
-    page = report["page"]
-    heads = ["search", "precision", "model, MB", "all, MB", "gzip, MB", "brotli, MB"]
-    heads += ["first, s", "first, CPU s", "a sentence, CPU ms", "32 sentences, CPU ms"]
-    rows = []
-    for row in report["rows"]:
-        wire = [(row[kind] + page[kind]) / 1e6 for kind in ("bytes", "gzip", "brotli")]
-        times = [1000 * statistics.median(row[kind]) for kind in ("one", "batch")]
-        name = row["name"].replace("beam5", "beam 5").split("/")
-        first = [min(row[kind]) if kind in row else None for kind in ("first", "first_cpu")]
-        rows.append([*name, row["bytes"] / 1e6, *wire, *first, *times])
-    return workers.table(heads, rows)
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    common.add_arguments(parser)
+    parser = bench.Parser(__doc__, "data", "rounds", rounds=9)
     parser.add_argument("--chromium", default=shutil.which("chromium"))
-    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--work", type=Path, help="folder that keeps the exports for another run")
     args = parser.parse_args()
-    if args.data is None:
-        parser.error("no data folder: pass --data or set KERAS_TRANSFORMER_DATA")
-    args.data = Path(args.data)
     with tempfile.TemporaryDirectory() as folder:
-        report = common.head(args) | measure(args, args.work or Path(folder))
-    version = json.loads((PACKAGE / "package.json").read_text())["devDependencies"]
-    report["versions"] |= {"onnxruntime-web": version["onnxruntime-web"]}
-    report["chromium"] = subprocess.run(
-        [args.chromium, "--version"], capture_output=True, text=True
-    ).stdout.strip()
-    print(table(report))
-    if args.output:
-        common.write(report, args.output)
+        report = measure(args, (args.work or Path(folder)).resolve())
+    packages = json.loads((PACKAGE / "package.json").read_text())["devDependencies"]
+    report["versions"] = bench.head(args)["versions"]
+    report["versions"]["onnxruntime-web"] = packages["onnxruntime-web"]
+    version = subprocess.run([args.chromium, "--version"], capture_output=True, text=True)
+    bench.finish(args, "web", report | {"chromium": version.stdout.strip()})
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ depends on the other sentences of its batch, so the sentences are divided into b
 ways. The report has the BLEU of every division, and the largest count and difference.
 """
 
-import argparse
 import json
 import os
 import random
@@ -21,9 +20,10 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import common
+import bench
 import numpy as np
 import onnxruntime
+import subjects
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, registers the SavedModel's string operators
 
@@ -70,7 +70,7 @@ def translated(search, sources, seed):
     """
     best, scores = {}, np.zeros(len(sources))
     order = random.Random(seed).sample(range(len(sources)), len(sources))  # among equal lengths
-    for numbers in common.batches([sources[i] for i in order], 50):
+    for numbers in subjects.batches([sources[i] for i in order], 50):
         numbers = [order[i] for i in numbers]
         ids, found = search(pad_rows([sources[i] for i in numbers]))
         for i, row, score in zip(numbers, ids, found, strict=True):
@@ -78,43 +78,27 @@ def translated(search, sources, seed):
     return best, scores
 
 
-def size(folder):
-    """Returns the bytes of all files in a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    common.add_arguments(parser)
+    parser = bench.Parser(__doc__, "data", "model")
     parser.add_argument("--beam-width", type=int, default=5)
     parser.add_argument("--divisions", type=int, default=5, help="ways to make batches")
     args = parser.parse_args()
-    common.check_arguments(parser, args)
     tf.config.threading.set_intra_op_parallelism_threads(args.threads)
 
-    model, tokenizer = common.load_trained(args)
+    model, tokenizer = subjects.load_trained(args.model)
     metrics = json.loads((args.model / "metrics.json").read_text("utf-8"))
     penalty = metrics["chosen_on_validation"]["length_penalty"]
     search = kt.BeamSearch(args.beam_width, penalty)
-    lines, references = common.test_2016(args.data)
-    sources = common.source_ids(tokenizer, lines)
-    bleu = common.bleu_of(tokenizer, references)
+    lines, references = subjects.multi30k(args.data)
+    sources = subjects.source_ids(tokenizer, lines)
+    bleu = subjects.bleu_of(tokenizer, references)
 
     def keras(ids):
         found = search(model, ids)
         return found.ids.numpy(), found.scores.numpy()
 
     wanted, scores = translated(keras, sources, seed=0)
-    report = common.head(args) | {
-        "set": "test.2016",
-        "sentences": len(sources),
-        "beam_width": args.beam_width,
-        "length_penalty": penalty,
-        "divisions": args.divisions,
-        "keras_bleu": bleu(wanted),
-        "rows": [],
-    }
-    print(f"Keras: BLEU {report['keras_bleu']:.2f}")
+    rows = []
     for precision in (None, *signature.PRECISIONS):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "artefact"
@@ -125,15 +109,16 @@ def main():
             found = [translated(run, sources, seed) for seed in range(args.divisions)]
             row = {
                 "artefact": "SavedModel" if precision is None else f"ONNX, {precision}",
-                "bytes": size(path),
+                "bytes": bench.size(path),
                 "differing": max(sum(ids[i] != wanted[i] for i in wanted) for ids, _ in found),
                 "largest_difference": max(float(np.abs(own - scores).max()) for _, own in found),
                 "bleu": [bleu(ids) for ids, _ in found],
             }
-        report["rows"].append(row)
-        print(row)
-    if args.output:
-        common.write(report, args.output)
+        rows.append(row)
+        print(row, flush=True)
+    report = {"set": "test.2016", "sentences": len(sources), "beam_width": args.beam_width}
+    report |= {"length_penalty": penalty, "divisions": args.divisions}
+    bench.finish(args, "export", report | {"keras_bleu": bleu(wanted), "rows": rows})
 
 
 if __name__ == "__main__":

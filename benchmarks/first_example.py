@@ -9,20 +9,17 @@ second hypothesis. The README gives the mean share. `--model` trains on all numb
 instead, and writes the small model of the repository with int8 weights.
 """
 
-import argparse
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-import common
+import bench
 
-README = common.RESULTS.parents[1] / "README.md"
+README = bench.ROOT / "README.md"
 NUMBERS, EPOCHS = "range(0, 10_000, 3)", "epochs=10"
 SEED, EXPORT = "set_random_seed(1)", "kt.BeamSearch(4))"
 MEASURE = """
@@ -60,10 +57,10 @@ def run(code, **replacements):
 def measure(seed):
     """Returns the figures of one seed."""
     code, promised = example()
-    start = time.perf_counter()
-    *_, printed, figures = run(code + MEASURE, **{SEED: f"set_random_seed({seed})"})
-    figures = json.loads(figures) | {"as promised": printed == promised}
-    return {"seed": seed, "seconds": round(time.perf_counter() - start)} | figures
+    replaced = {SEED: f"set_random_seed({seed})"}
+    seconds, (*_, printed, figures) = bench.timed(lambda: run(code + MEASURE, **replaced))
+    found = {"seed": seed, "seconds": round(seconds), **json.loads(figures)}
+    return found | {"as promised": printed == promised}
 
 
 def write_model(path):
@@ -76,24 +73,19 @@ def write_model(path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = bench.Parser(__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--output", type=Path, help="where to write the figures as JSON")
     parser.add_argument("--model", type=Path, help="folder for the small model; no figures")
     args = parser.parse_args()
     if args.model:
         write_model(args.model.resolve())
         return
-    args.threads = os.cpu_count()
-    rows = []
+    code, promised = example()
+    report = {"code": [*code.splitlines(), f"# {promised}"], "rows": []}
     for seed in range(1, args.seeds + 1):
-        rows.append(measure(seed))
-        print(rows[-1], flush=True)
-        if args.output:
-            code, promised = example()
-            code = [*code.splitlines(), f"# {promised}"]
-            common.write({**common.head(args), "code": code, "rows": rows}, args.output)
-    print(f"right: {statistics.mean(row['right'] for row in rows):.4f}")
+        report["rows"].append(measure(seed))
+        bench.keep(args, report)
+    bench.finish(args, "first-example", report)
 
 
 if __name__ == "__main__":

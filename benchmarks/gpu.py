@@ -19,10 +19,10 @@ with a missing requirement are skipped, and the report gives the reason:
   into two logical devices.
 - quality: Transformer-Tiny on Multi30k by examples/translate.py, minutes and BLEU; with --multi30k.
 
-`--device cpu` runs correctness and serving on the CPU, and other parts if `--parts` names them.
+`--device cpu` runs correctness and serving on the CPU, and other parts if `--parts` names them. On
+a GPU the report is `results/gpu-NAME.json` unless `--output` names a file.
 """
 
-import argparse
 import importlib.util
 import json
 import os
@@ -34,12 +34,12 @@ import tempfile
 import time
 from pathlib import Path
 
-import common
-import workers
-from gpu_parts import call
-from gpu_serving import make, serving, serving_table
-from gpu_training import MINIATURE, train, training_table
-from workers import Missing, WorkerError
+import bench
+import devices
+from bench import Missing, WorkerError
+from gpu_serving import SERVING, make, serving
+from gpu_training import MINIATURE, TRAINING, train
+from markdown_tables import Table, table
 
 PARTS = ("correctness", "training", "serving", "replicas", "quality")
 CPU_PARTS = ("correctness", "serving")
@@ -51,7 +51,7 @@ def correctness(args):
     rows, left_out = [], {}
     for backend in args.backends:
         try:
-            found = call(args, "correctness", backend, quick=args.quick)
+            found = devices.call(args, "gpu_correctness:correctness", backend, quick=args.quick)
         except Missing as error:
             left_out[backend] = str(error)
             continue
@@ -63,31 +63,31 @@ def correctness(args):
 
 
 def correctness_table(part):
-    """Makes a table of relative errors by backend, layer and precision."""
-    precisions = [p for p in workers.PRECISIONS if any(r["precision"] == p for r in part["rows"])]
-    errors = {(r["backend"], r["layer"], r["precision"]): r for r in part["rows"]}
-    lines = [
-        [backend, layer, *(error_cell(errors.get((backend, layer, p))) for p in precisions)]
-        for backend, layer in dict.fromkeys(key[:2] for key in errors)
-    ]
-    return workers.table(["backend", "layer", *precisions], lines)
-
-
-def error_cell(row):
-    """Returns an error as text, or the exception; `None` if the precision was not run."""
-    if row is None:
-        return None
-    return row.get("error") or f"{row['relative_error']:.1e}"
+    """Makes a row per backend and layer: the relative error, or the exception, by precision."""
+    precisions = [p for p in devices.PRECISIONS if any(r["precision"] == p for r in part["rows"])]
+    lines = []
+    for key, rows in bench.grouped(part["rows"], "backend", "layer").items():
+        found = {row["precision"]: row for row in rows}
+        shown = {
+            name: row.get("error") or f"{row['relative_error']:.1e}" for name, row in found.items()
+        }
+        lines.append([*key, *(shown.get(precision) for precision in precisions)])
+    return table(["backend", "layer", *precisions], lines)
 
 
 def replicas(args):
     """Compares one and two replicas in TensorFlow, which has the distribution strategies."""
-    return call(args, "replicas", "tensorflow", shape=MINIATURE, vocabulary=61)
+    return devices.call(args, "gpu_replicas:replicas", "tensorflow", shape=MINIATURE, vocabulary=61)
 
 
-def replicas_table(part):
-    cells = [" + ".join(part["devices"]), f"{part['difference']:.1e}", f"{part['limit']:.0e}"]
-    return workers.table(["devices", "largest relative difference", "limit"], [cells])
+REPLICAS = Table(
+    [
+        ("devices", lambda row: " + ".join(row["devices"])),
+        ("largest relative difference", "{difference:.1e}"),
+        ("limit", "{limit:.0e}"),
+    ],
+    lambda part: [part],
+)
 
 
 def quality(args):
@@ -95,12 +95,12 @@ def quality(args):
     if args.multi30k is None:
         raise Missing("--multi30k names no folder with train.en, train.de, valid.*, test.2016.*")
     output = args.runs / "gpu-multi30k"
-    command = [sys.executable, str(workers.ROOT / "examples" / "translate.py")]
+    command = [sys.executable, str(bench.ROOT / "examples" / "translate.py")]
     command += ["--data", str(args.multi30k), "--output", str(output), "--seed", "1"]
     bpe = any("bpe" in part for part in (args.multi30k.name, args.multi30k.parent.name))
     command += ["--preset", "tiny", *(["--undo-bpe", "--bleu-tokenize", "none"] if bpe else [])]
     start = time.perf_counter()
-    environment = workers.environment(args.device, args.threads, "tensorflow", args.packages)
+    environment = devices.environment(args.device, args.threads, "tensorflow", args.packages)
     result = subprocess.run(command, env={**os.environ, **environment}, check=False)
     if result.returncode:
         raise WorkerError(f"{' '.join(command[1:])} ended with status {result.returncode}")
@@ -114,14 +114,14 @@ def quality(args):
 def quality_table(part):
     heads = ["epochs", "minutes of training", "minutes in all", *part["bleu"]]
     cells = [part["epochs"], part["minutes"], part["minutes_with_choice"]]
-    return workers.table(heads, [[*cells, *(f"{score:.2f}" for score in part["bleu"].values())]])
+    return table(heads, [[*cells, *(f"{score:.2f}" for score in part["bleu"].values())]])
 
 
 DO = dict(
     correctness=(correctness, correctness_table),
-    training=(train, training_table),
-    serving=(serving, serving_table),
-    replicas=(replicas, replicas_table),
+    training=(train, TRAINING),
+    serving=(serving, SERVING),
+    replicas=(replicas, REPLICAS),
     quality=(quality, quality_table),
 )
 
@@ -157,7 +157,7 @@ def unpack_wheels(folder, target):
 def device_name(device):
     """Returns name, driver and memory of the GPUs; for "cpu", the processor's name."""
     if device == "cpu":
-        return common.processor()
+        return bench.processor()
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     try:
         found = subprocess.run(query, capture_output=True, text=True, check=True).stdout
@@ -167,7 +167,7 @@ def device_name(device):
 
 
 def parse_arguments(argv):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = bench.Parser(__doc__, "rounds", rounds=None)
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
     parser.add_argument(
         "--quick",
@@ -179,12 +179,7 @@ def parse_arguments(argv):
     parser.add_argument("--make", type=Path, metavar="DIR", help="write artefacts to DIR and stop")
     parser.add_argument("--multi30k", type=Path, help="folder of Multi30k, for the part quality")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder for training runs")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, help="default: 7; 2 with --quick")
     parser.add_argument("--seed", type=int, help="seed of random inputs; default: a new one")
-    parser.add_argument(
-        "--output", type=Path, help="default: benchmarks/results/gpu-NAME.json; none on a CPU"
-    )
     args = parser.parse_args(argv)
     args.parts = args.parts or (PARTS if args.device == "gpu" else CPU_PARTS)
     args.rounds = args.rounds or (2 if args.quick else 7)
@@ -198,9 +193,9 @@ def parse_arguments(argv):
 
 def backends(args):
     """Returns the installed or chosen backends; on a CPU, one is enough."""
-    found = [name for name in workers.BACKENDS if importlib.util.find_spec(name)]
+    found = [name for name in devices.BACKENDS if importlib.util.find_spec(name)]
     if args.packages:
-        found += [n for n in workers.BACKENDS if (args.packages / n).is_dir() and n not in found]
+        found += [n for n in devices.BACKENDS if (args.packages / n).is_dir() and n not in found]
     chosen = os.environ.get("KERAS_BACKEND")
     if chosen:
         return [name for name in found if name == chosen]
@@ -216,10 +211,10 @@ def main(argv=None):
             return 0
         args.backends = backends(args)
         name = device_name(args.device)
-        report = {"device": name, "quick": args.quick, **common.head(args), "seed": args.seed}
+        report = {"device": name, "quick": args.quick, **bench.head(args), "seed": args.seed}
         if args.output is None and args.device == "gpu":
             slug = re.sub(r"[^a-z0-9]+", "-", name.split(",")[0].lower()).strip("-")
-            args.output = common.RESULTS / f"gpu-{slug}.json"
+            args.output = bench.RESULTS / f"gpu-{slug}.json"
         report |= {"rounds": args.rounds, "backends": args.backends, "parts": {}}
         for part in args.parts:
             print(f"\n## {part} on {name}\n", flush=True)
@@ -227,7 +222,7 @@ def main(argv=None):
             done = "reason" not in found
             print(DO[part][1](found) if done else f"{found['status']}: {found['reason']}")
             if args.output:  # after each part, in case a later part crashes
-                common.write(report, args.output)
+                bench.write(report, args.output)
     failed = [part for part, found in report["parts"].items() if found["status"] == "failed"]
     print("\nfailed: " + ", ".join(failed) if failed else "\nnothing failed")
     return 1 if failed else 0

@@ -9,9 +9,10 @@ Shapes: B batch, T target length, S source length, D d_model, H heads.
 import importlib
 import sys
 
+import bench
+import devices
 import numpy as np
-import workers
-from workers import Missing, WorkerError
+from bench import Missing, WorkerError
 
 # Unit roundoffs, and the largest allowed error in these units. Rounding errors add up as their root
 # mean square: 8 units are about 200 roundings in sequence, far more than these models have. float32
@@ -22,7 +23,7 @@ UNITS_ALLOWED = {"float32": 64, "tf32": 8, "bfloat16": 8, "float16": 8}
 
 def tests_module(name):
     """Imports a module of the checkout's `tests/helpers`, such as the float64 reference."""
-    tests = workers.ROOT / "tests"
+    tests = bench.ROOT / "tests"
     if not (tests / "helpers" / f"{name}.py").exists():
         raise Missing(f"{tests}: the reference is part of the checkout")
     if str(tests) not in sys.path:
@@ -43,20 +44,20 @@ def correctness(task):
     Raises:
         Missing: the backend sees no GPU, or the checkout has no reference.
     """
-    workers.use_checkout()
+    devices.use_checkout()
     import keras
 
     backend = keras.backend.backend()
     gpu = task["device"] == "gpu"
-    if gpu and not workers.gpus(backend):
+    if gpu and not devices.gpus(backend):
         raise Missing(f"{backend} sees no GPU")
     tests_module("checks")
     # CPUs have no TF32 units.
-    precisions = [p for p in workers.PRECISIONS if gpu or p != "tf32"]
+    precisions = [p for p in devices.PRECISIONS if gpu or p != "tf32"]
     rows = []
     for precision in precisions:
-        workers.set_precision(backend, precision)
-        dtype = workers.dtype_policy(precision)
+        devices.set_precision(backend, precision)
+        dtype = devices.dtype_policy(precision)
         generator = np.random.default_rng([task["seed"], precisions.index(precision)])
         for name, make, *case in cases(generator, task["quick"]):
             try:
@@ -85,7 +86,7 @@ def errors(layer, inputs, options, expected, *, unit, seed, gpu):
     if layer.weights:
         checks.randomise(layer, seed=seed)
     output = layer(*inputs, **options)
-    if gpu and not workers.on_gpu(output):
+    if gpu and not devices.on_gpu(output):
         raise WorkerError(f"it ran on {output.device}, not on the GPU")
     wanted, found = expected(checks.weights_of(layer)), checks.numpy64(output)
     size = np.sqrt(np.mean(wanted**2))

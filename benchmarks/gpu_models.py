@@ -8,13 +8,13 @@ import contextlib
 import json
 from pathlib import Path
 
+import devices
 import numpy as np
-import workers
 
 
 def make(task):
     """Writes a random model that never ends a sentence: artefacts, CTranslate2 model, weights."""
-    workers.use_checkout()
+    devices.use_checkout()
     import keras
 
     import keras_transformer as kt
@@ -25,10 +25,10 @@ def make(task):
     keras.utils.set_random_seed(task["seed"])
     config = {"vocab_size": task["vocabulary"], **task["shape"]}
     model = never_ending(kt.Transformer(**config, dropout=0.0))
-    np.savez(folder / "weights.npz", **{v.path: np.asarray(v) for v in model.weights})
-    described = {"config": config, "length": task["length"]}
-    (folder / "model.json").write_text(json.dumps(described), "utf-8")
-    written = ["weights.npz", "model.json"]
+    (folder / "torch").mkdir()
+    np.savez(folder / "torch" / "weights.npz", **{v.path: np.asarray(v) for v in model.weights})
+    (folder / "torch" / "config.json").write_text(json.dumps(config), "utf-8")
+    written = ["torch"]
     with contextlib.suppress(ImportError):  # without CTranslate2
         export.export_ctranslate2(model, folder / "ctranslate2", verbose=False)
         written.append("ctranslate2")

@@ -7,8 +7,8 @@ the mean over all tokens. Plain SGD shows a wrong scale of the gradient, which A
 import time
 
 import numpy as np
-import workers
-from workers import Missing, WorkerError
+from bench import Missing, WorkerError
+from devices import set_precision, use_checkout
 
 
 def replicas(task):
@@ -18,13 +18,13 @@ def replicas(task):
         Dict with the largest relative difference of a weight's update, and its limit. Weights
         whose update is below their rounding error are not compared.
     """
-    workers.use_checkout()
+    use_checkout()
     import keras
     import tensorflow as tf
 
     import keras_transformer as kt
 
-    workers.set_precision("tensorflow", "float32")
+    set_precision("tensorflow", "float32")
     devices, reduction = two_devices(tf, task["device"])
     generator = np.random.default_rng(task["seed"])
     source, target, labels = generator.integers(4, task["vocabulary"], (3, 6, 7)).astype("int32")

@@ -9,19 +9,19 @@ import statistics
 import tempfile
 from pathlib import Path
 
-import training
-import workers
-from gpu_engines import PROVIDERS
-from gpu_parts import SCRIPT, call
+import bench
+import devices
+import numpy as np
+from bench import Missing
 from gpu_training import MINIATURE
-from workers import Missing, Worker, WorkerError
+from markdown_tables import Table
+from subjects import SIZES
 
 RIVALS = ("ctranslate2", "torch")
 
 
 def serving(args):
     """Measures each artefact in turn with rivals of the same weights, for each batch size."""
-    provider = PROVIDERS[args.device]
     # ONNX Runtime emulates float16 on CPUs.
     precision = "float16" if args.device == "gpu" else "float32"
     with tempfile.TemporaryDirectory() as made:
@@ -34,7 +34,7 @@ def serving(args):
             raise Missing(f"{folder} holds no {precision} artefact: gpu.py --make writes some")
         rows, left_out = [], {}
         for path, manifest in artefacts.items():
-            rows += serve_one(args, path, manifest, provider, left_out)
+            rows += serve_one(args, path, manifest, left_out)
     wrong = [row for row in rows if row["cpu_products"] or row["agreement"] not in (None, 1.0)]
     if precision != "float32":  # rounding decides between almost equally likely tokens
         wrong = [row for row in wrong if row["cpu_products"]]
@@ -51,83 +51,79 @@ def served(folder, precision):
     return found
 
 
-def serve_one(args, path, manifest, provider, left_out):
+def serve_one(args, path, manifest, left_out):
     """Measures one artefact: a row per batch size and rival.
 
     Args:
         path: folder of the artefact; the rivals' models are beside it.
         manifest: its `artefact.json`.
-        provider: execution provider that ONNX Runtime must use.
         left_out: dict; rivals that do not run here are added, with the reason.
     """
     beam = manifest["search"]["config"].get("beam_width", 1)
-    shared = dict(part="serving", device=args.device, threads=args.threads, seed=args.seed)
-    shared |= dict(beam=beam, precision=manifest["precision"], model=str(path.parent))
-    shared |= dict(source_length=args.source_length, vocabulary=manifest["vocab_size"]["source"])
+    task = dict(device=args.device, threads=args.threads, clock="wall", beam_width=beam)
+    task |= dict(precision=manifest["precision"], length_penalty=0.6, folder=str(path))
+    task |= dict(forced_length=manifest["limits"]["target_length"])
+    tasks = {"ours": task}
+    tasks |= {rival: task | {"folder": str(path.parent / rival)} for rival in RIVALS}
     # No backend: serving needs none, and it would hold memory.
-    environment = workers.environment(args.device, args.threads, None, args.packages)
-    opened, rows = {}, []
-    try:
-        task = {**shared, "engine": "onnx", "artefact": str(path), "provider": provider}
-        opened["onnx"] = Worker(SCRIPT, task, environment)
-        for rival in RIVALS:
-            try:
-                opened[rival] = Worker(SCRIPT, {**shared, "engine": rival}, environment)
-            except (Missing, WorkerError) as error:  # such as a wheel that does not run here
-                left_out[rival] = str(error)
+    environment = devices.environment(args.device, args.threads, None, args.packages)
+    random = np.random.default_rng(args.seed)
+    shape = max(args.batches), args.source_length
+    sources = random.integers(4, manifest["vocab_size"]["source"], shape)
+    sources[:, -1] = 3  # the end token
+    facts = bench.call("gpu_engines:nodes_by_provider", task, environment | bench.SERVES)
+    rows = []
+    with bench.engines("serving_engines:serve", tasks, environment, left_out) as opened:
         for batch in args.batches:
-            ids = {
-                name: worker.ask(batch=batch, ids=True)["ids"] for name, worker in opened.items()
-            }
-            answers = workers.in_turn(opened, args.rounds, batch=batch)
-            cell = {"artefact": path.name, "beam": beam, "batch": batch, **opened["onnx"].facts}
-            for rival in [name for name in opened if name != "onnx"] or [None]:
-                rows.append(cell | serving_figures(answers, ids, rival))
-                print(serving_table({"rows": rows[-1:]}).split("\n")[-1], flush=True)
-    finally:
-        for worker in opened.values():
-            worker.close()
+            answers = bench.in_turn(opened, args.rounds, batches=[sources[:batch].tolist()])
+            cell = {"artefact": path.name, "beam": beam, "batch": batch, **facts}
+            for rival in [name for name in opened if name != "ours"] or [None]:
+                rows.append(cell | serving_figures(answers, rival))
+                print(rows[-1], flush=True)
     return rows
 
 
-def serving_figures(answers, ids, rival):
+def serving_figures(answers, rival):
     """Computes the medians of one cell, and the share of equal tokens."""
-    row = {"rival": rival, "agreement": None}
-    for prefix, name in (("", "onnx"), ("rival_", rival)):
+    row, ids, speeds = {"rival": rival, "agreement": None}, {}, {}
+    for prefix, name in (("", "ours"), ("rival_", rival)):
         if name is None:
-            break
+            return row
         found = answers[name]
+        seconds = [sum(each["seconds"]) for each in found]
+        (ids[name],) = found[-1]["ids"]
+        speeds[name] = [sum(map(len, ids[name])) / one for one in seconds]
         row |= {
-            f"{prefix}milliseconds": 1e3 * statistics.median(each["seconds"] for each in found),
-            f"{prefix}tokens_per_second": statistics.median(map(speed, found)),
-            f"{prefix}peak_memory_mb": found[-1]["memory"] / 1e6,
+            f"{prefix}milliseconds": 1e3 * statistics.median(seconds),
+            f"{prefix}tokens_per_second": statistics.median(speeds[name]),
+            f"{prefix}peak_memory_mb": found[-1]["peak_mb"] * 2**20 / 1e6,
         }
-    if rival is not None:
-        ratios = map(lambda a, b: speed(a) / speed(b), answers["onnx"], answers[rival])
-        row["speedup"] = statistics.median(ratios)
-        rows = zip(ids["onnx"], ids[rival], strict=True)
-        same = [one == two for pair in rows for one, two in zip(*pair, strict=True)]
-        row["agreement"] = statistics.mean(same)
-    return row
+    rows = zip(ids["ours"], ids[rival], strict=True)
+    same = [one == two for pair in rows for one, two in zip(*pair, strict=True)]
+    row["speedup"] = bench.ratio(speeds["ours"], speeds[rival])
+    return row | {"agreement": statistics.mean(same)}
 
 
-def speed(answer):
-    """Returns the tokens per second of one round."""
-    return answer["tokens"] / answer["seconds"]
-
-
-def serving_table(part):
-    """Makes a row per artefact, batch size and rival."""
-    heads = ["artefact", "provider", "beam", "batch", "ms", "tokens/s", "rival", "ms", "tokens/s"]
-    names = ["artefact", "provider", "beam", "batch", "milliseconds", "tokens_per_second"]
-    names += ["rival", "rival_milliseconds", "rival_tokens_per_second", "speedup", "agreement"]
-    heads += ["ours / rival", "same tokens"]
-    return workers.table(heads, [[row.get(name) for name in names] for row in part["rows"]])
+SERVING = Table(
+    [
+        ("artefact", "{artefact}"),
+        ("provider", "{provider}"),
+        ("beam", "{beam}"),
+        ("batch", "{batch}"),
+        ("ms", "{milliseconds}"),
+        ("tokens/s", "{tokens_per_second}"),
+        ("rival", "{rival}"),
+        ("ms", "{rival_milliseconds}"),
+        ("tokens/s", "{rival_tokens_per_second}"),
+        ("ours / rival", "{speedup}"),
+        ("same tokens", "{agreement}"),
+    ]
+)
 
 
 def make(args, folder, precisions=("float32", "float16")):
     """Writes random models to serve, each in ONNX, for CTranslate2 and for PyTorch."""
-    shape = MINIATURE if args.quick else training.SIZES["base"]
+    shape = MINIATURE if args.quick else SIZES["base"]
     task = dict(folder=str(folder), shape=shape, vocabulary=61 if args.quick else 32_000)
     task |= dict(length=args.target_length, precisions=list(precisions))
-    return call(args, "make", "tensorflow", **task)
+    return devices.call(args, "gpu_models:make", "tensorflow", **task)

@@ -1,11 +1,13 @@
 """Training on a GPU: tokens/s beside compiled `torch.nn.Transformer`, in several precisions."""
 
+import engine_columns
 import training
-import workers
-from workers import Missing, WorkerError
+from bench import Missing, WorkerError
+from markdown_tables import Table
+from subjects import SIZES
 
 # Rows, tokens on either side, and steps per round.
-TRAINING = {"base": (256, 64, 60), "big": (128, 64, 40)}
+BATCHES = {"base": (256, 64, 60), "big": (128, 64, 40)}
 MINIATURE = dict(num_layers=2, d_model=32, num_heads=4, d_ff=64)
 
 
@@ -17,18 +19,19 @@ def train(args):
     if args.device == "cpu" and not args.quick:
         raise Missing("on a CPU benchmarks/training.py does this, with other sizes")
     rows, left_out, wrong = [], {}, []
-    sizes = {"miniature": (4, 16, 2)} if args.quick else TRAINING
+    sizes = {"miniature": (4, 16, 2)} if args.quick else BATCHES
     precisions = ("bfloat16", "tf32", "float32") if args.device == "gpu" else ("float32",)
     for size, (batch, length, steps) in sizes.items():
         task = dict(batch=batch, length=length, steps=steps, device=args.device, seed=args.seed)
-        task |= dict(threads=args.threads, size=training.SIZES.get(size, MINIATURE))
+        task |= dict(threads=args.threads, size=SIZES.get(size, MINIATURE))
         task["vocabulary"] = training.VOCABULARY.get(size, 61)
         task |= {"product_size": 256} if args.quick else {}
         for precision in precisions:
             for backend in args.backends:
                 one = {**task, "precision": precision, "backend": backend}
                 try:
-                    found = beside_torch(one, args, left_out)
+                    engines = ("ours", "torch")
+                    found = training.compare(one, engines, args.rounds, left_out, args.packages)
                 except Missing as error:
                     left_out[backend] = str(error)
                     continue
@@ -36,26 +39,17 @@ def train(args):
                     wrong.append(f"{size}, {precision}, {backend}: {error}")
                     continue
                 rows.append({"size": size, "backend": backend, **found})
-                print(training_table({"rows": rows[-1:]}).split("\n")[-1], flush=True)
+                print(rows[-1], flush=True)
     if not rows and not wrong:
         raise Missing(f"no backend trains on this device: {left_out}")
     return {"rows": rows, "left_out": left_out, "wrong": wrong}
 
 
-def beside_torch(task, args, left_out):
-    """Measures ours beside PyTorch, or alone if PyTorch is missing."""
-    try:
-        return training.compare(task, ("ours", "torch"), args.rounds, args.packages)
-    except Missing as error:
-        found = training.compare(task, ("ours",), args.rounds, args.packages)
-        left_out["torch"] = str(error)
-        return found
-
-
-def training_table(part):
-    """Makes a row per size, precision and backend; TFLOP/s is the rate of a large product."""
-    lines = [
-        [row["backend"], row["precision"], f"{row['rate_gflops'] / 1e3:.3g}", *training.cells(row)]
-        for row in part["rows"]
+TRAINING = Table(
+    [
+        ("backend", "{backend}"),
+        ("precision", "{precision}"),
+        ("TFLOP/s", lambda row: row["rate_gflops"] / 1e3),
+        *engine_columns.TRAINING.columns,
     ]
-    return workers.table(["backend", "precision", "TFLOP/s", *training.HEADS], lines)
+)

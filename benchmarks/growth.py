@@ -8,7 +8,6 @@ newstest2014 with the nearest length are used. Every point runs in a separate pr
 its peak memory. tokens/s are medians over the rounds, end tokens included.
 """
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -16,9 +15,9 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import common
+import bench
+import subjects
 from serving_models import LENGTH_PENALTY
-from serving_processes import Engine
 
 BASE = {"batch size": 32, "source length": 16, "beam width": 4}
 GROWTH = {
@@ -26,11 +25,6 @@ GROWTH = {
     "source length": [8, 16, 32, 64, 128],
     "beam width": [1, 2, 4, 8, 16],
 }
-
-
-def nearest(sources, length, count):
-    """Returns the `count` sources whose number of tokens is nearest to `length`."""
-    return sorted(sources, key=lambda ids: abs(len(ids) - length))[:count]
 
 
 def export(model, width, folder):
@@ -51,16 +45,11 @@ def point(artefact, sources, setting, args):
         sources: ids of all sentences, from which the setting chooses by length.
         setting: dict with a value for each key of `BASE`.
     """
-    batch = nearest(sources, setting["source length"], setting["batch size"])
-    config = {"engine": "ours", "folder": str(artefact), "threads": args.threads, "clock": "wall"}
-    config |= {"precision": "float32", "beam_width": setting["beam width"]}
-    config |= {"length_penalty": LENGTH_PENALTY, "forced_length": None}
-    engine = Engine(config, batch[:1])
-    try:
-        engine([batch])  # warm up
-        found = [engine([batch]) for _ in range(args.rounds)]
-    finally:
-        engine.close()
+    batch = sorted(sources, key=lambda ids: abs(len(ids) - setting["source length"]))
+    batch = batch[: setting["batch size"]]
+    task = {"folder": str(artefact), "threads": args.threads, "clock": "wall"}
+    with bench.engines("serving_engines:serve", {"ours": task}) as opened:
+        found = bench.in_turn(opened, args.rounds, batches=[batch])["ours"]
     rates = [sum(map(len, each["ids"][0])) / sum(each["seconds"]) for each in found]
     return {
         **setting,
@@ -74,19 +63,16 @@ def draw(report, path):
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(2, len(GROWTH), figsize=(11, 5), sharey="row", sharex="col")
-    for column, (name, points) in enumerate(report["points"].items()):
+    for column, (name, points) in zip(axes.T, report["points"].items(), strict=True):
         sizes = [each[name] for each in points]
-        for row, (key, label) in enumerate(
-            (("tokens_per_second", "tokens/s"), ("peak_mb", "peak memory, MB"))
-        ):
-            axis = axes[row, column]
+        for axis, key in zip(column, ("tokens_per_second", "peak_mb"), strict=True):
             axis.plot(sizes, [each[key] for each in points], marker="o")
             axis.set_xscale("log", base=2)
             axis.set_xticks(sizes, map(str, sizes))
             axis.grid(alpha=0.3)
-            if column == 0:
-                axis.set_ylabel(label)
-        axes[1, column].set_xlabel(name)
+        axis.set_xlabel(name)
+    for axis, label in zip(axes[:, 0], ("tokens/s", "peak memory, MB"), strict=True):
+        axis.set_ylabel(label)
     for axis in axes[:, 0]:  # after plotting, because this also fixes the upper end
         axis.set_ylim(bottom=0)
     figure.tight_layout()
@@ -94,16 +80,13 @@ def draw(report, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    common.add_arguments(parser)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = bench.Parser(__doc__, "data", "model", "rounds", rounds=5)
+    parser.set_defaults(output=bench.RESULTS / "growth.json")
     args = parser.parse_args()
-    common.check_arguments(parser, args)
-    model, tokenizer = common.load_trained(args)
-    lines, _ = common.test_2016(args.data)
-    lines += [line.lower() for line in common.newstest(args.data)]
-    sources = common.source_ids(tokenizer, lines)
-    output = args.output or common.RESULTS / "growth.json"
+    model, tokenizer = subjects.load_trained(args.model)
+    lines, _ = subjects.multi30k(args.data)
+    lines += [line.lower() for line in subjects.newstest(args.data)]
+    sources = subjects.source_ids(tokenizer, lines)
     points = {name: [] for name in GROWTH}
     with tempfile.TemporaryDirectory() as folder:
         artefacts = {w: export(model, w, Path(folder) / str(w)) for w in GROWTH["beam width"]}
@@ -112,9 +95,8 @@ def main():
                 setting = BASE | {name: size}
                 points[name].append(point(artefacts[setting["beam width"]], sources, setting, args))
                 print(points[name][-1], flush=True)
-    report = common.head(args) | {"rounds": args.rounds, "points": points}
-    common.write(report, output)
-    draw(report, output.with_suffix(".png"))
+    report = bench.keep(args, {"rounds": args.rounds, "points": points})
+    draw(report, args.output.with_suffix(".png"))
 
 
 if __name__ == "__main__":

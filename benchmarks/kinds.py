@@ -10,22 +10,15 @@ Failures are listed with their reason. The last column is the change of ONNX's o
 padded.
 """
 
-import argparse
-import json
 import os
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import common
+import bench
 
-TOGETHER = 6  # rows per process, which limits its memory
-TIMEOUT = 1800  # seconds per process
+TIMEOUT = 1800  # seconds for a row
 
 
 def all_rows():
@@ -46,16 +39,18 @@ def measure(row, quick, columns=None):
     columns = columns or kinds_checks.COLUMNS
     if not row.sides:
         columns = [column for column in columns if column != "padding"]
-    try:
-        kind = kinds_checks.Kind(row, kinds_rows.QUICK_CASES if quick else kinds_rows.CASES)
-    except Exception as error:  # the table shows any error
-        return report | {"fails": reason(error)}
-    report["parameters"] = kind.model.count_params()
-    for column in columns:
+    cases = kinds_rows.QUICK_CASES if quick else kinds_rows.CASES
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            report["columns"][column] = {"error": kind.check(column)}
-        except Exception as error:  # as above
-            report["columns"][column] = {"fails": reason(error)}
+            kind = kinds_checks.Kind(row, cases, folder)
+        except Exception as error:  # the table shows any error
+            return report | {"fails": reason(error)}
+        report["parameters"] = kind.model.count_params()
+        for column in columns:
+            try:
+                report["columns"][column] = {"error": kind.check(column)}
+            except Exception as error:  # as above
+                report["columns"][column] = {"fails": reason(error)}
     return report | {"seconds": round(time.perf_counter() - started, 1)}
 
 
@@ -64,83 +59,47 @@ def reason(error):
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def in_processes(names, quick):
-    """Runs `measure` for several rows; yields each result immediately.
+def measure_by_name(task):
+    """Measures the row "name" of a task; for a process, whose crash loses only that row."""
+    return measure(all_rows()[task["name"]], task["quick"])
 
-    A process measures `TOGETHER` rows. If it crashes or hangs, its current row is lost.
+
+def in_processes(function, names, args, **task):
+    """Measures rows in a process each, and adds them to the rows of `--output`.
+
+    Args:
+        function: "module:function", from a task with "name" to a row.
+        names: names of all rows, in the order of the table.
+        args: with "rows", names to measure or `None` for all, and "output".
+        **task: further values of each task.
+
+    Returns:
+        Rows of the report. A row that crashed has its reason in "fails".
     """
-    names = list(names)
-    while names:
-        some = names[:TOGETHER]
-        command = [sys.executable, str(Path(__file__).resolve()), "--worker", *some]
-        command += ["--quick"] * quick
-        with tempfile.TemporaryFile("w+", errors="replace") as errors:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-            alarm = threading.Timer(TIMEOUT, process.kill)
-            alarm.start()
-            for line in process.stdout:
-                yield json.loads(line)
-                names.remove(some.pop(0))
-            status = process.wait()
-            alarm.cancel()
-            if some:
-                errors.seek(0)
-                said = " ".join(errors.read().split())[-300:]
-                yield {"name": names.pop(0), "fails": f"the process ended with {status}: {said}"}
-
-
-def table(rows):
-    """Returns the report as a table, then the failures."""
-    import workers
-
-    columns = list(dict.fromkeys(column for row in rows for column in row.get("columns", ())))
-    cells, failures = [], []
-    for row in rows:
-        found = row.get("columns", {})
-        cells.append([row["name"], *(cell(found.get(column), row) for column in columns)])
-        said = {"all": row["fails"]} if "fails" in row else {}
-        said |= {column: at["fails"] for column, at in found.items() if "fails" in at}
-        for why in dict.fromkeys(said.values()):  # one line for columns with one reason
-            where = ", ".join(column for column in said if said[column] == why)
-            failures.append(f"- {row['name']}, {where}: {why}")
-    text = workers.table(["kind of task", *columns], cells)
-    return text + ("\n\nWhat fails:\n\n" + "\n".join(failures) if failures else "")
-
-
-def cell(found, row):
-    if "fails" in row or found and "fails" in found:
-        return "fails"
-    return "" if found is None else f"{found['error']:.0e}"
+    unknown = set(args.rows or ()) - set(names)
+    if unknown:
+        raise SystemExit(f"no rows {sorted(unknown)}; there are {sorted(names)}")
+    rows = {}
+    if args.rows:
+        rows = {row["name"]: row for row in bench.earlier(args).get("rows", ())}
+    for name in args.rows or names:
+        try:
+            rows[name] = bench.call(function, {"name": name, **task}, timeout=TIMEOUT)
+        except bench.WorkerError as error:
+            rows[name] = {"name": name, "fails": reason(error)}
+        print(rows[name], flush=True)
+    return [rows[name] for name in names if name in rows]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = bench.Parser(__doc__)
     parser.add_argument(
         "--rows", nargs="+", help="names of rows; default: all. Other rows of --output stay"
     )
     parser.add_argument("--quick", action="store_true", help="few inputs per row")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--output", type=Path, help="where to write the figures as JSON")
-    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    known = all_rows()
-    if args.worker:
-        for name in args.worker:
-            print(json.dumps(measure(known[name], args.quick)), flush=True)
-        return
-    unknown = set(args.rows or ()) - set(known)
-    if unknown:
-        parser.error(f"no rows {sorted(unknown)}; there are {sorted(known)}")
-    rows = {}
-    if args.rows and args.output and args.output.exists():
-        rows = {row["name"]: row for row in json.loads(args.output.read_text("utf-8"))["rows"]}
-    for row in in_processes(args.rows or known, args.quick):
-        rows[row["name"]] = row
-        print(json.dumps(row), flush=True)
-    report = common.head(args) | {"rows": [rows[name] for name in known if name in rows]}
-    if args.output:
-        common.write(report, args.output)
-    print(table(report["rows"]))
+    rows = in_processes("kinds:measure_by_name", all_rows(), args, quick=args.quick)
+    bench.finish(args, "kinds", {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -4,20 +4,16 @@ Each column returns the largest error, as `keras_transformer.export.proof.compar
 or raises.
 """
 
-import tempfile
 from pathlib import Path
 
 import keras
 import numpy as np
-import onnxruntime
-import tensorflow as tf
 from kinds_rows import real_places
 
 from keras_transformer import export
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.float32 import as_float32
-from keras_transformer.export.proof import comparison
-from keras_transformer.export.runtime.session import session_options
+from keras_transformer.export.proof import comparison, run_exported
 from keras_transformer.export.tasks import ForwardTask, SearchTask
 
 GENERATED = 12  # maximum of generated tokens
@@ -31,11 +27,13 @@ class Kind:
     Args:
         row: a `kinds_rows.Row`.
         sizes: batch sizes, lengths and sides of the padding, like `kinds_rows.CASES`.
+        folder: where to write files.
     """
 
-    def __init__(self, row, sizes):
+    def __init__(self, row, sizes, folder):
         keras.utils.set_random_seed(3)
-        self.row, self.model, self._runners = row, row.build(), {}
+        self.row, self.model = row, row.build()
+        self._folder = Path(folder)
         disturb(self.model)
         settle(self.model, row.inputs(np.random.default_rng(2), real_places(16, 9, "right")))
         self.search = row.search() if row.search else None
@@ -53,65 +51,33 @@ class Kind:
             return self._padding()
         exact = column not in PRECISIONS or column == "float32"
         tolerance = comparison.TOLERANCES["float32" if exact else column]
-        found = [*map(self._runner(column), self.cases)]
+        found = self._outputs(column, self.cases)
         return self.task.compare(self.cases, self.expected, found, tolerance, exact)
 
-    def _runner(self, column):
-        """Writes the file of a column once; returns a function from a case to its outputs."""
-        if column not in self._runners:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "artefact"
-                if column in PRECISIONS:
-                    self._runners[column] = self._onnx(path, column)
-                else:
-                    write = self._saved if column == ".keras" else self._saved_model
-                    self._runners[column] = write(path)
-        return self._runners[column]
+    def _outputs(self, column, cases):
+        """Writes the file of a column if it is missing; returns its outputs for some cases."""
+        path = self._folder / column
+        if column == ".keras":
+            self.model.save(path.with_suffix(".keras"))
+            loaded = keras.models.load_model(path.with_suffix(".keras"), compile=False)
+            found = [self._task(loaded).expected(case) for case in cases]
+            names = (signature.TOKEN_IDS, signature.SCORES)
+            return [dict(zip(names, one, strict=True)) for one in found] if self.search else found
+        if column == "SavedModel":
+            options = {**self.options, "samples": self._samples(), "verbose": False}
+            export.export_saved_model(self.model, path, **options)
+            logits = not self.search and self.task.outputs == [signature.LOGITS]
+            name = signature.SEARCH if self.search else signature.FORWARD
+            signatures = [signature.LOGITS if logits else name] * len(cases)
+            return run_exported([path], cases, signatures=signatures).outputs
+        if not path.exists():
+            options = {**self.options, "samples": self._samples(), "verbose": False}
+            export.export_onnx(self.model, path, precision=column, **options)
+        return run_exported([path / signature.MODEL_FILE], cases).outputs
 
     def _task(self, model):
         model = as_float32(model)
         return SearchTask(model, self.search, GENERATED) if self.search else ForwardTask(model)
-
-    def _saved(self, path):
-        """Saves and loads the model; returns a function from a case to its outputs."""
-        path = path.with_suffix(".keras")
-        self.model.save(path)
-        loaded = self._task(keras.models.load_model(path, compile=False))
-        if self.search is None:
-            return loaded.expected
-        names = (signature.TOKEN_IDS, signature.SCORES)
-        return lambda case: dict(zip(names, loaded.expected(case), strict=True))
-
-    def _saved_model(self, path):
-        export.export_saved_model(
-            self.model, path, **self.options, samples=self._samples(), verbose=False
-        )
-        signatures = tf.saved_model.load(str(path)).signatures
-        names = [signature.SEARCH] if self.search else ["forward", signature.LOGITS]
-        run = next(signatures[name] for name in names if name in signatures)
-
-        def outputs(case):
-            found = run(**{name: tf.constant(array) for name, array in case.items()})
-            return {name: tensor.numpy() for name, tensor in found.items()}
-
-        return outputs
-
-    def _onnx(self, path, precision):
-        export.export_onnx(
-            self.model,
-            path,
-            **self.options,
-            precision=precision,
-            samples=self._samples(),
-            verbose=False,
-        )
-        session = onnxruntime.InferenceSession(
-            path / signature.MODEL_FILE,
-            session_options(threads=None, arena=True, spinning=True),
-            providers=["CPUExecutionProvider"],
-        )
-        names = [output.name for output in session.get_outputs()]
-        return lambda case: dict(zip(names, session.run(names, case), strict=True))
 
     def _samples(self):
         """Returns cases for the exporter's proof, whose default inputs may not suit the model."""
@@ -124,15 +90,12 @@ class Kind:
 
     def _padding(self):
         """Returns the change of float32 ONNX outputs when a row is padded on a side of `sides`."""
-        run, worst = self._runner("float32"), 0.0
-        rng = np.random.default_rng(9)
-        alone = self.row.inputs(rng, np.ones((2, 6), bool))
-        seed = (
-            {} if signature.SEED not in self.cases[0] else {signature.SEED: np.array(4, np.int32)}
-        )
-        answer = run({**alone, **seed})
-        for side in self.row.sides:
-            longer = run({**{name: padded(x, side) for name, x in alone.items()}, **seed})
+        worst, alone = 0.0, self.row.inputs(np.random.default_rng(9), np.ones((2, 6), bool))
+        random = signature.SEED in self.cases[0]
+        seed = {signature.SEED: np.array(4, np.int32)} if random else {}
+        cases = [{name: padded(x, side) for name, x in alone.items()} for side in self.row.sides]
+        answer, *found = self._outputs("float32", [case | seed for case in (alone, *cases)])
+        for side, longer in zip(self.row.sides, found, strict=True):
             for name, wanted in answer.items():
                 found = longer[name]
                 if found.shape != wanted.shape:  # an output per position

@@ -9,26 +9,22 @@ ONNX Runtime computes some plain files wrongly: it merges a Pad of zeros into th
 which pads with -inf. Such files run without that optimizer.
 """
 
-import argparse
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import common
+import bench
+import kinds
 
 LENGTH, BATCHES = 32, (1, 32)
 
 
-def measure(name, rounds):
+def measure(task):
     """Measures a row: the nodes of both files, and the ratio of seconds for each batch size."""
     import keras
-    import kinds
     import kinds_checks
     import kinds_rows
     import numpy as np
@@ -37,8 +33,8 @@ def measure(name, rounds):
 
     from keras_transformer import export
 
-    row = kinds.all_rows()[name]
-    report = {"name": name, "own": row.own, "nodes": {}, "ratios": {}}
+    row = kinds.all_rows()[task["name"]]
+    report = {"name": row.name, "own": row.own, "nodes": {}, "ratios": {}}
     keras.utils.set_random_seed(3)
     model = row.build()
     kinds_checks.disturb(model)
@@ -61,7 +57,11 @@ def measure(name, rounds):
                 disabled = without_what_is_wrong(files["plain"], inputs, expected)
                 report["plain without"] = disabled
                 seconds = plain.in_turn(
-                    files, inputs, rounds, clock=time.thread_time, disabled={"plain": disabled}
+                    files,
+                    inputs,
+                    task["rounds"],
+                    clock=time.thread_time,
+                    disabled={"plain": disabled},
                 )
                 report["ratios"][str(batch)] = seconds["ours"] / seconds["plain"]
         except Exception as error:  # the table shows any error
@@ -79,50 +79,14 @@ def without_what_is_wrong(path, inputs, expected):
     raise ValueError("ONNX Runtime gives other answers for the plain file than Keras.")
 
 
-def table(rows):
-    """Returns the report as a table, then the failures."""
-    import workers
-
-    cells = []
-    for row in rows:
-        nodes, ratios = row.get("nodes", {}), row.get("ratios", {})
-        found = [f"{ratios[str(batch)]:.2f}" if str(batch) in ratios else "" for batch in BATCHES]
-        name = f"{row['name']} *" if row.get("plain without") else row["name"]
-        cells.append([name, nodes.get("plain", ""), nodes.get("ours", ""), *found])
-    heads = ["kind of task", "nodes, plain", "nodes, ours", *(f"batch of {b}" for b in BATCHES)]
-    failures = [f"- {row['name']}: {row['fails']}" for row in rows if "fails" in row]
-    text = workers.table(heads, cells)
-    return text + ("\n\nNot compared:\n\n" + "\n".join(failures) if failures else "")
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = bench.Parser(__doc__, "rounds", rounds=21, threads=1)
     parser.add_argument("--rows", nargs="+", help="default: all without a search; other rows stay")
-    parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
-    parser.add_argument("--output", type=Path, help="where to write the figures as JSON")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.worker:
-        print(json.dumps(measure(args.worker, args.rounds)), flush=True)
-        return
-    import kinds
-
-    known, rows = [name for name, row in kinds.all_rows().items() if row.search is None], {}
-    if args.rows and args.output and args.output.exists():
-        rows = {row["name"]: row for row in json.loads(args.output.read_text("utf-8"))["rows"]}
-    for name in args.rows or known:  # a process each, because some models crash ONNX Runtime
-        command = [sys.executable, __file__, "--worker", name, "--rounds", str(args.rounds)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        lines = done.stdout.splitlines()
-        ended = {"name": name, "fails": f"the process ended with {done.returncode}"}
-        rows[name] = json.loads(lines[-1]) if lines and done.returncode == 0 else ended
-        print(json.dumps(rows[name]), flush=True)
-    rows = [rows[name] for name in known if name in rows]
-    report = common.head(args) | {"rounds": args.rounds, "rows": rows}
-    if args.output:
-        common.write(report, args.output)
-    print(table(rows))
+    names = [name for name, row in kinds.all_rows().items() if row.search is None]
+    # Some models crash ONNX Runtime, so each has a process.
+    rows = kinds.in_processes("kinds_speed:measure", names, args, rounds=args.rounds)
+    bench.finish(args, "kinds-speed", {"rounds": args.rounds, "rows": rows})
 
 
 if __name__ == "__main__":

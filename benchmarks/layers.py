@@ -10,16 +10,13 @@ rate of a 1024 x 1024 float32 product in the same rounds.
 Compare the ratios: absolute times depend on the machine.
 """
 
-import argparse
-import json
+import functools
 import os
 import statistics
-import time
-from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import common
+import bench
 import keras
 import keras_hub
 import numpy as np
@@ -59,20 +56,20 @@ def build(kind, engine, d_model, d_ff, heads):
         kind: "encoder" or "decoder".
         engine: "ours" or "keras_hub".
     """
-    inputs = keras.Input((None, d_model))
-    options = dict(dropout=DROPOUT, activation="relu")
-    if kind == "encoder":
-        if engine == "ours":
-            outputs = kt.EncoderBlock(heads, d_ff, **options)(inputs)
-        else:
-            outputs = keras_hub.layers.TransformerEncoder(d_ff, heads, **options)(inputs)
-        return keras.Model(inputs, outputs)
-    memory = keras.Input((None, d_model))
-    if engine == "ours":
-        outputs = kt.DecoderBlock(heads, d_ff, **options)(inputs, memory)
-    else:
-        outputs = keras_hub.layers.TransformerDecoder(d_ff, heads, **options)(inputs, memory)
-    return keras.Model([inputs, memory], outputs)
+    blocks = {
+        ("encoder", "ours"): functools.partial(kt.EncoderBlock, heads, d_ff),
+        ("decoder", "ours"): functools.partial(kt.DecoderBlock, heads, d_ff),
+        ("encoder", "keras_hub"): functools.partial(
+            keras_hub.layers.TransformerEncoder, d_ff, heads
+        ),
+        ("decoder", "keras_hub"): functools.partial(
+            keras_hub.layers.TransformerDecoder, d_ff, heads
+        ),
+    }
+    count = 1 if kind == "encoder" else 2  # the decoder's second input is the memory
+    inputs = [keras.Input((None, d_model)) for _ in range(count)]
+    outputs = blocks[kind, engine](dropout=DROPOUT, activation="relu")(*inputs)
+    return keras.Model(inputs[0] if count == 1 else inputs, outputs)
 
 
 def forward_and_backward(model):
@@ -95,20 +92,13 @@ def forward_and_backward(model):
     return forward, backward
 
 
-def timed(function, *arguments):
-    """Returns seconds until the last result is computed. TensorFlow may return earlier."""
-    start = time.perf_counter()
-    result = function(*arguments)
-    keras.tree.flatten(result)[-1].numpy()
-    return time.perf_counter() - start
+def finished(function, *arguments):
+    """Runs a function until its last result is computed. TensorFlow may return earlier."""
+    return keras.tree.flatten(function(*arguments))[-1].numpy()
 
 
 def measure(kind, shape, rounds):
-    """Measures a row: median times of both engines, and of the products alone.
-
-    Engines take turns within each round, so that a slow moment of the machine affects all of them.
-    A ratio is the median of the rounds' ratios.
-    """
+    """Measures a row: median times of both engines, and of the products alone."""
     d_model, d_ff, heads, batch, length = shape
     generator = np.random.default_rng(0)
     x, memory, upstream, square = (
@@ -116,19 +106,17 @@ def measure(kind, shape, rounds):
         for size in [(batch, length, d_model)] * 3 + [(1024, 1024)]
     )
     inputs = x if kind == "encoder" else [x, memory]
-    product = tf.function(tf.matmul)
-    runs = {"rate": (product, square, square)}
+    runs = {"rate": (tf.function(tf.matmul), square, square)}
     for engine in ("ours", "keras_hub"):
         forward, backward = forward_and_backward(build(kind, engine, d_model, d_ff, heads))
         runs[engine, "forward"] = (forward, inputs)
         runs[engine, "backward"] = (backward, inputs, upstream)
-    for run in runs.values():
-        for _ in range(3):
-            timed(*run)
-    times = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            times[name].append(timed(*run))
+    turns = {
+        name: functools.partial(bench.timed, functools.partial(finished, *run))
+        for name, run in runs.items()
+    }
+    found = bench.in_turn(turns, rounds, warm_up=3, pause=0)
+    times = {name: [seconds for seconds, _ in answers] for name, answers in found.items()}
     medians = {name: statistics.median(values) for name, values in times.items()}
     rate = 2 * 1024**3 / medians["rate"]
     flops = block_flops(kind, d_model, d_ff, batch, length)
@@ -136,59 +124,25 @@ def measure(kind, shape, rounds):
     row |= {"length": length, "rate_gflops": rate / 1e9}
     for name, factor in (("forward", 1), ("backward", 3)):
         # A product X W has two more products in its backward pass: the gradients of X and of W.
-        ratios = zip(times["keras_hub", name], times["ours", name], strict=True)
         row |= {
             f"{name}_ms": 1e3 * medians["ours", name],
             f"{name}_keras_hub_ms": 1e3 * medians["keras_hub", name],
             f"{name}_products_ms": 1e3 * factor * flops / rate,
-            f"{name}_speedup": statistics.median(a / b for a, b in ratios),
+            f"{name}_speedup": bench.ratio(times["keras_hub", name], times["ours", name]),
             f"{name}_share_of_rate": factor * flops / rate / medians["ours", name],
         }
     return row
 
 
-def table(rows):
-    """Returns the rows as a Markdown table."""
-    lines = [
-        "| block | d_model | batch x length | pass | ours ms | KerasHub ms | products ms | "
-        "times KerasHub | share of matrix rate |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in rows:
-        for name, label in (("forward", "forward"), ("backward", "forward + backward")):
-            lines.append(
-                f"| {row['kind']} | {row['d_model']} | {row['batch']} x {row['length']} | {label} "
-                f"| {row[f'{name}_ms']:.1f} | {row[f'{name}_keras_hub_ms']:.1f} "
-                f"| {row[f'{name}_products_ms']:.1f} | {row[f'{name}_speedup']:.2f} "
-                f"| {row[f'{name}_share_of_rate']:.0%} |"
-            )
-    return "\n".join(lines)
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = bench.Parser(__doc__, "rounds", rounds=15)
     parser.add_argument("--quick", action="store_true", help="the three short shapes, 5 rounds")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--output", type=Path, help="write the figures here as JSON")
     args = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(args.threads)
     shapes, rounds = (SHAPES[::2], 5) if args.quick else (SHAPES, args.rounds)
-    rows = []
-    for shape in shapes:
-        for kind in ("encoder", "decoder"):
-            rows.append(measure(kind, shape, rounds))
-            print(table(rows[-1:]) if len(rows) == 1 else table(rows[-1:]).split("\n", 2)[2])
-    report = common.head(args) | {
-        "dtype": "float32",
-        "dropout": DROPOUT,
-        "rounds": rounds,
-        "rows": rows,
-    }
-    report["versions"] = {m.__name__: m.__version__ for m in (tf, keras, keras_hub)}
-    print(json.dumps({name: report[name] for name in ("date", "versions", "machine")}))
-    if args.output:
-        common.write(report, args.output)
+    rows = [measure(kind, shape, rounds) for shape in shapes for kind in ("encoder", "decoder")]
+    report = {"dtype": "float32", "dropout": DROPOUT, "rounds": rounds, "rows": rows}
+    bench.finish(args, "layers", report, "keras-hub")
 
 
 if __name__ == "__main__":

@@ -11,32 +11,24 @@ Recipes were chosen on the tasks of `little_tasks.CHOICE`. The runs of a recipe 
 process. Runs that the output file has already stay there.
 """
 
-import argparse
-import json
+import itertools
 import os
 import resource
-import subprocess
-import sys
-from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import common
-import little_rows
+import bench
 import little_tasks
 
 BATCH, EPOCHS, LONGEST = 50, 12, 128
 SIZE = dict(d_model=128, num_heads=4, d_ff=256, dropout=0.1)
-ADAM = dict(learning_rate=1e-3)
+# Further arguments of the model, and whether batches are sorted by length.
 RECIPES = {
-    "KerasHub": dict(adam=ADAM),
-    "ours, recipe for little data": dict(
-        model=dict(positions="learned", attention_dropout=0.1), adam=ADAM
-    ),
-    "ours, defaults": dict(sorted=True, adam=ADAM),
-    "ours, defaults, warm-up and smoothing": dict(
-        sorted=True, peak=2e-3, smoothing=0.1, adam=dict(beta_2=0.98, epsilon=1e-9)
-    ),
+    "KerasHub": {},
+    "ours, recipe for little data": {
+        "model": {"positions": "learned", "attention_dropout": 0.1},
+    },
+    "ours, defaults": {"sorted": True},
 }
 
 
@@ -74,16 +66,19 @@ def keras_hub_model(vocab_size):
     return keras.Model(ids, keras.layers.Dense(vocab_size)(x))
 
 
-def runs(task, recipe, seeds):
-    """Yields the figures of a run for each seed."""
+def runs(task):
+    """Returns the number of updates, and a function from a seed to the figures of a run.
+
+    All seeds use one compiled model, which gets the variables of a fresh one.
+    """
     import keras
     import numpy as np
 
     import keras_transformer as kt
     from keras_transformer.special_ids import END_ID
 
-    options = RECIPES[recipe]
-    train, test = little_tasks.pairs(task)
+    options = RECIPES[task["recipe"]]
+    train, test = little_tasks.pairs(task["task"])
     lines = [line for side in train for line in side]
     tokenizer = kt.Tokenizer.train(lines, 1000, model_type="char", byte_fallback=False)
 
@@ -104,39 +99,33 @@ def runs(task, recipe, seeds):
         )
 
     def new_model():
-        if recipe == "KerasHub":
+        if task["recipe"] == "KerasHub":
             return keras_hub_model(tokenizer.vocab_size)
         arguments = {**SIZE, **options.get("model", {})}
         if arguments.get("positions") == "learned":
             arguments["positions"] = kt.LearnedPositionEncoding(LONGEST)
         return kt.Transformer(tokenizer.vocab_size, num_layers=2, **arguments)
 
-    model = None
-    for seed in seeds:
+    updates = task["epochs"] * len(batches(0))
+    model = new_model()
+    # Several steps a call only save time.
+    model.compile(
+        keras.optimizers.Adam(1e-3), loss=kt.SequenceCrossentropy(), steps_per_execution=20
+    )
+    model.optimizer.build(model.trainable_variables)
+    start = [keras.ops.convert_to_numpy(each) for each in model.optimizer.variables]
+    inputs, labels = arrays(ids(test))
+
+    def run(seed):
         keras.utils.set_random_seed(seed)
         fresh, data = new_model(), batches(seed)
-        updates = EPOCHS * len(data)
-        if model is None:
-            model, adam = fresh, dict(options["adam"])
-            if "peak" in options:
-                adam["learning_rate"] = kt.InverseSquareRootWarmup(
-                    peak=options["peak"], warmup_steps=1 + updates // 10
-                )
-            loss = kt.SequenceCrossentropy(label_smoothing=options.get("smoothing", 0.0))
-            # Several steps a call only save time.
-            model.compile(keras.optimizers.Adam(**adam), loss=loss, steps_per_execution=20)
-            model.optimizer.build(model.trainable_variables)
-            start = [keras.ops.convert_to_numpy(each) for each in model.optimizer.variables]
         for variable, value in zip(model.variables, fresh.variables, strict=True):
             variable.assign(value)
         for variable, value in zip(model.optimizer.variables, start, strict=True):
             variable.assign(value)
-        history = model.fit(data, epochs=EPOCHS, verbose=0)
-        inputs, labels = arrays(ids(test))
+        history = model.fit(data, epochs=task["epochs"], verbose=0)
         found = np.argmax(model.predict(inputs, batch_size=100, verbose=0), axis=-1)
-        yield {
-            "task": task,
-            "recipe": recipe,
+        return {
             "seed": seed,
             "right": int(((found == labels) | (labels == 0)).all(axis=1).sum()),
             "of": len(labels),
@@ -146,48 +135,29 @@ def runs(task, recipe, seeds):
             "cpu_seconds": round(resource.getrusage(resource.RUSAGE_SELF).ru_utime),
         }
 
+    return {"updates": updates}, run
+
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = bench.Parser(__doc__, threads=1)
     parser.add_argument("--tasks", nargs="+", default=[*little_tasks.REPORTED])
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=[*RECIPES][:2])
     parser.add_argument("--seeds", nargs="+", type=int, default=[2, 3, 4])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, help="where to write the figures as JSON")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
     args = parser.parse_args()
-    if args.worker:
-        for row in runs(args.tasks[0], args.recipes[0], args.seeds):
-            print(json.dumps(row), flush=True)
-        return
-    report = {"runs": []}
-    if args.output and args.output.exists():
-        report = json.loads(args.output.read_text("utf-8"))
+    report = {"runs": [], **bench.earlier(args)}
+    done = bench.grouped(report["runs"], "task", "recipe", "seed")
     threads = {f"TF_NUM_{kind}OP_THREADS": str(args.threads) for kind in ("INTRA", "INTER")}
-    for task in args.tasks:
-        for recipe in args.recipes:
-            done = {
-                row["seed"]
-                for row in report["runs"]
-                if (row["task"], row["recipe"]) == (task, recipe)
-            }
-            seeds = [str(seed) for seed in args.seeds if seed not in done]
-            if not seeds:
-                continue
-            command = [sys.executable, __file__, "--worker", "--tasks", task, "--recipes", recipe]
-            with subprocess.Popen(
-                [*command, "--seeds", *seeds],
-                stdout=subprocess.PIPE,
-                text=True,
-                env={**os.environ, **threads},
-            ) as process:
-                for line in process.stdout:
-                    print(line, end="", flush=True)
-                    report = {**common.head(args), "runs": [*report["runs"], json.loads(line)]}
-                    report["versions"] |= common.versions("keras-hub")
-                    if args.output:
-                        common.write(report, args.output)
-    print(little_rows.table(report))
+    for key in itertools.product(args.tasks, args.recipes):
+        seeds = [seed for seed in args.seeds if (*key, seed) not in done]
+        if not seeds:
+            continue
+        task = dict(zip(("task", "recipe"), key, strict=True))
+        with bench.engines("little:runs", {key[1]: task | {"epochs": args.epochs}}, threads) as one:
+            for seed in seeds:
+                report["runs"].append({**task, **one[key[1]](seed=seed)})
+                bench.keep(args, {"runs": report["runs"]}, "keras-hub")
+    bench.finish(args, "little", {"runs": report["runs"]}, "keras-hub")
 
 
 if __name__ == "__main__":

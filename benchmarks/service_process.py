@@ -1,4 +1,4 @@
-"""Starts, watches and stops the service in a separate process."""
+"""Starts, watches and stops the service in a separate process; processes and their times."""
 
 import os
 import re
@@ -17,6 +17,26 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as one:
         return one.getsockname()[1]
+
+
+def family(pid):
+    """Returns a process and its descendants: dict from pid to command line and CPU seconds."""
+    known, children = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            line = (folder / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue  # the process has ended
+        known[int(folder.name)] = line.replace("\0", " "), sum(map(int, fields[11:13])) / CLOCK
+        children.setdefault(int(fields[1]), []).append(int(folder.name))
+    found, left = {}, [pid]
+    while left:
+        one = left.pop()
+        left += children.get(one, [])
+        if one in known:
+            found[one] = known[one]
+    return found
 
 
 class Service:
@@ -49,35 +69,14 @@ class Service:
     def errors(self):
         return Path(self._errors.name).read_text("utf-8", "replace")
 
-    def family(self):
-        """Returns process ids of the service and its descendants, each with its command."""
-        parents, names = {}, {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                stat = (folder / "stat").read_text().rpartition(")")[2].split()
-                name = (folder / "cmdline").read_text().replace("\0", " ")
-            except OSError:
-                continue
-            parents[int(folder.name)], names[int(folder.name)] = int(stat[1]), name
-        found = {self.process.pid}
-        while more := {pid for pid, parent in parents.items() if parent in found} - found:
-            found |= more
-        return {pid: names[pid] for pid in sorted(found) if pid in names}
-
     def replicas(self):
         """Returns process ids of the replicas, if Ray runs any."""
-        return [pid for pid, name in self.family().items() if name.startswith("ray::Engine")]
+        found = family(self.process.pid)
+        return [pid for pid, (name, _) in found.items() if name.startswith("ray::Engine")]
 
     def cpu_seconds(self):
         """Returns the CPU seconds of all processes since their start."""
-        total = 0
-        for pid in self.family():
-            try:
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            total += int(fields[11]) + int(fields[12])
-        return total / CLOCK
+        return sum(seconds for _, seconds in family(self.process.pid).values())
 
     def megabytes(self):
         """Returns resident memory of the service's process, the replicas, and all processes."""
@@ -85,7 +84,8 @@ class Service:
         def resident(pids):
             return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
 
-        pids = {"service": [self.process.pid], "replicas": self.replicas(), "all": self.family()}
+        pids = {"service": [self.process.pid], "replicas": self.replicas()}
+        pids["all"] = family(self.process.pid)
         return {name: resident(some) * PAGE / 1e6 for name, some in pids.items()}
 
     def stop(self):

@@ -32,22 +32,20 @@ Runtime's default time. `--before` adds sessions with that default time, and wit
 exact 8-bit products on every processor. `--engines` leaves engines out.
 """
 
-import argparse
+import functools
 import itertools
-import json
 import os
 import statistics
 import tempfile
-import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import common
+import bench
+import subjects
+from engine_columns import ratios, serving
 from serving_engines import ENGINES
 from serving_models import LENGTH_PENALTY, PRECISIONS, SEARCHES, prepare, subject
-from serving_processes import BACKENDS, Engine, busy_cores, matrix_rate
-from serving_rows import ratios, table
 
 BATCH = 32
 FORCED_LENGTH = 32
@@ -74,58 +72,69 @@ def search_flops(shape, lengths, width, steps):
     return 2 * (layers * (encoder + memory + decoder) + tokens * d_model * shape["vocab_size"])
 
 
+def round_of(engine, single, batches):
+    """Translates sentences alone, then in batches; returns the figures of both."""
+    return {"alone": engine(batches=[[ids] for ids in single]), "many": engine(batches=batches)}
+
+
 def measure(engines, single, batches, rounds):
     """Measures engines that do the same work, in turn.
 
     Args:
-        engines: {key: Engine}.
+        engines: dict from names to `bench.Worker`s.
         single: source ids of sentences that are translated alone.
         batches: list of lists of source ids.
+        rounds: number of rounds, after one to warm up.
 
-    Returns:
-        {key: figures}, and {key: translations of `batches`}.
+    Yields:
+        Name, figures, and translations of `batches`.
     """
-    alone, together, last = ({key: [] for key in engines} for _ in range(3))
-    for number in range(rounds + 1):
-        for key, engine in engines.items():
-            one = engine([[ids] for ids in single])
-            many = engine(batches)
-            if number:
-                alone[key].append(one["seconds"])
-                together[key].append(sum(many["seconds"]))
-            last[key] = many
-        print(f"  round {number} of {rounds}", flush=True)
-    figures, translations = {}, {}
-    for key, engine in engines.items():
-        ids = [row for batch in last[key]["ids"] for row in batch]
-        milliseconds = sorted(
-            1e3 * statistics.median(times) for times in zip(*alone[key], strict=True)
-        )
-        figures[key] = {
+    turns = {
+        name: functools.partial(round_of, engine, single, batches)
+        for name, engine in engines.items()
+    }
+    for name, found in bench.in_turn(turns, rounds).items():
+        alone, many = ([one[part] for one in found] for part in ("alone", "many"))
+        ids = [row for batch in many[-1]["ids"] for row in batch]
+        times = zip(*(one["seconds"] for one in alone), strict=True)
+        milliseconds = sorted(1e3 * statistics.median(sentence) for sentence in times)
+        tokens = sum(map(len, ids))
+        speeds = [tokens / sum(one["seconds"]) for one in many]
+        figures = {
             "p50_ms": statistics.median(milliseconds),
             "p95_ms": milliseconds[int(0.95 * (len(milliseconds) - 1))],
-            "alone_seconds": [sum(times) for times in alone[key]],
-            "tokens": sum(map(len, ids)),
-            "tokens_per_second": sum(map(len, ids)) / statistics.median(together[key]),
-            "tokens_per_second_rounds": [sum(map(len, ids)) / s for s in together[key]],
-            "first_translation_s": engine.first,
-            "opened_mb": engine.opened_mb,
-            "peak_mb": last[key]["peak_mb"],
+            "alone_seconds": [sum(one["seconds"]) for one in alone],
+            "tokens": tokens,
+            "tokens_per_second": statistics.median(speeds),
+            "tokens_per_second_rounds": speeds,
+            "peak_mb": many[-1]["peak_mb"],
         }
-        translations[key] = ids
-    return figures, translations
+        yield name, figures, ids
 
 
-def variants(engine, precision, args):
-    """Returns the engines of one folder: {name: settings of its process}."""
+def variants(engine, args):
+    """Returns the engines of one folder: {name: further values of its task}."""
     if engine == "ctranslate2":
-        return {name: {"mkl": mkl} for name, mkl in BACKENDS.items()}
+        return {name: {} for name in bench.CTRANSLATE2}
     found = {engine: {}}
     if engine == "ours":
         found |= {f"ours, {spin} us": {"spin": spin} for spin in args.spins}
         if args.before:
             found["ours, before"] = {"spin": -1, "exact": True}
     return found
+
+
+def tasks(folders, search, forced_length, args):
+    """Returns a task for each engine and precision of a search: {(name, precision): task}."""
+    shared = {"threads": args.threads, "clock": args.clock, "beam_width": SEARCHES[search]}
+    shared |= {"length_penalty": LENGTH_PENALTY, "forced_length": forced_length}
+    return {
+        (name, precision): shared
+        | {"engine": name, "precision": precision, "folder": str(place), **settings}
+        for (engine, found, precision), place in folders.items()
+        if found == search
+        for name, settings in variants(engine, args).items()
+    }
 
 
 def case(name, folders, sources, args, bleu=None, forced_length=None):
@@ -138,80 +147,68 @@ def case(name, folders, sources, args, bleu=None, forced_length=None):
         bleu: function from translations to BLEU. Defaults to `None`: no column.
         forced_length: int, tokens of every hypothesis. Defaults to `None`: not forced.
     """
-    rows = []
-    order = common.batches(sources, BATCH)
+    order = subjects.batches(sources, BATCH)
     batches = [[sources[i] for i in numbers] for numbers in order]
-    step = max(1, len(sources) // args.single)
-    single = sources[::step][: args.single]
-    rate = matrix_rate(args.threads) if forced_length else None
+    single = sources[:: max(1, len(sources) // args.single)][: args.single]
+    rate = bench.matrix_rate(args.threads) if forced_length else None
+    rows = []
     for search in args.searches:
         print(f"{name}, {search}: {len(sources)} sentences", flush=True)
-        config = {
-            "threads": args.threads,
-            "clock": args.clock,
-            "beam_width": SEARCHES[search],
-            "length_penalty": LENGTH_PENALTY,
-            "forced_length": forced_length,
-        }
-        engines = {}
-        try:
-            for (engine, found, precision), place in folders.items():
-                if found != search:
-                    continue
-                chosen = {"engine": engine, "precision": precision, "folder": str(place)}
-                for label, settings in variants(engine, precision, args).items():
-                    engines[label, precision] = Engine(config | chosen | settings, single[:1])
-            runs = {}
+        found = []
+        with bench.engines(
+            "serving_engines:serve", tasks(folders, search, forced_length, args)
+        ) as engines:
+            opened = {
+                key: {
+                    "opened_mb": engine.facts["peak_mb"],
+                    "first_translation_s": engine.seconds
+                    + bench.timed(lambda engine=engine: engine(batches=[single[:1]]))[0],
+                }
+                for key, engine in engines.items()
+            }
             for busy in args.busy:
-                with busy_cores(busy, args.pin):
-                    runs[busy] = measure(engines, single, batches, args.rounds)
-        finally:
-            for engine in engines.values():
-                engine.close()
-        for busy, (figures, translations) in runs.items():
-            for (engine, precision), found in figures.items():
-                row = {"case": name, "search": search, "precision": precision, "engine": engine}
-                row |= {"busy": busy} | found
-                anchors = [figures[backend, precision] for backend in BACKENDS]
-                row |= ratios(found, anchors)
-                if forced_length and precision == "float32" and not busy:
-                    shape, lengths = common.SHAPES[name.split(",")[0]], [*map(len, sources)]
-                    flops = search_flops(shape, lengths, SEARCHES[search], forced_length)
-                    seconds = found["tokens"] / found["tokens_per_second"]
-                    row["share_of_rate"] = flops / seconds / rate
-                if bleu:
-                    ids, numbers = translations[engine, precision], itertools.chain(*order)
-                    row["bleu"] = bleu(dict(zip(numbers, ids, strict=True)))
-                rows.append(row)
-        print(table(rows[-len(runs) * len(engines) :]), flush=True)
+                with bench.busy_cores(busy, args.pin):
+                    for (engine, precision), figures, ids in measure(
+                        engines, single, batches, args.rounds
+                    ):
+                        row = {"case": name, "search": search, "precision": precision}
+                        row |= {"engine": engine, "busy": busy, **figures}
+                        row |= opened[engine, precision]
+                        if forced_length and precision == "float32" and not busy:
+                            shape = subjects.SHAPES[name.split(",")[0]]
+                            lengths, width = [*map(len, sources)], SEARCHES[search]
+                            flops = search_flops(shape, lengths, width, forced_length)
+                            seconds = row["tokens"] / row["tokens_per_second"]
+                            row["share_of_rate"] = flops / seconds / rate
+                        if bleu:
+                            numbers = itertools.chain(*order)
+                            row["bleu"] = bleu(dict(zip(numbers, ids, strict=True)))
+                        found.append(row)
+        for group in bench.grouped(found, "precision", "busy").values():
+            anchors = [row for row in group if row["engine"] in bench.CTRANSLATE2]
+            for row in group:
+                row |= ratios(row, anchors)
+        print(serving({"rows": found}), flush=True)
+        rows += found
     return rows
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    common.add_arguments(parser)
+    parser = bench.Parser(__doc__, "data?", "model?", "rounds", "busy", "clock", rounds=None)
     parser.add_argument("--quick", action="store_true", help="fewer sentences and rounds")
-    parser.add_argument("--sizes", nargs="+", choices=common.SHAPES, default=list(common.SHAPES))
-    parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=list(SEARCHES))
-    parser.add_argument("--rounds", type=int)
+    sizes = list(subjects.SHAPES)
+    for name, known in (("sizes", sizes), ("searches", SEARCHES), ("precisions", PRECISIONS)):
+        parser.add_argument(f"--{name}", nargs="+", choices=known, default=list(known))
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--sentences", type=int, help="for the tiny model; a tenth for base")
     parser.add_argument("--single", type=int, help="sentences that are translated alone")
     parser.add_argument("--artefacts", type=Path, help="keep the exported models here, for reuse")
-    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
-    parser.add_argument("--busy", type=int, nargs="+", default=[0], help="numbers of busy cores")
     parser.add_argument("--pin", action="store_true", help="each busy loop stays on one core")
     parser.add_argument("--spins", type=int, nargs="*", default=[], help="microseconds of waiting")
     parser.add_argument("--before", action="store_true", help="add the earlier session options")
-    parser.add_argument(
-        "--clock",
-        choices=("wall", "cpu"),
-        default="wall",
-        help="cpu: processor time, for a busy machine, with --threads 1",
-    )
     args = parser.parse_args()
-    if args.model:
-        common.check_arguments(parser, args)
+    if args.model and not args.data:
+        parser.error("--model needs the data folder: pass --data or set KERAS_TRANSFORMER_DATA")
     args.rounds = args.rounds or (3 if args.quick else 5)
     args.sentences = args.sentences or (320 if args.quick else 1000)
     args.single = args.single or (20 if args.quick else 100)
@@ -227,16 +224,17 @@ def run_cases(args, folder):
     keras.utils.set_random_seed(0)
     model, tokenizer, texts, references = subject(args)
     (short, sources), (long, others) = (
-        (name, common.source_ids(tokenizer, lines)) for name, lines in texts.items()
+        (name, subjects.source_ids(tokenizer, lines)) for name, lines in texts.items()
     )
     rows = []
     if "tiny" in args.sizes:
-        bleu, forced = (common.bleu_of(tokenizer, references), None) if references else (None, 16)
+        bleu = subjects.bleu_of(tokenizer, references) if references else None
+        forced = None if references else 16
         folders = prepare(folder, "tiny", model, tokenizer, forced, args)
         rows += case(f"tiny, {short}", folders, sources, args, bleu, forced)
     if "base" in args.sizes:
         keras.utils.set_random_seed(0)
-        model = kt.Transformer(**common.SHAPES["base"])
+        model = kt.Transformer(**subjects.SHAPES["base"])
         folders = prepare(folder, "base", model, None, FORCED_LENGTH, args)
         count = max(BATCH, args.sentences // 10 // BATCH * BATCH)
         others = [ids for ids in others if len(ids) in LONG]
@@ -250,21 +248,12 @@ def run_cases(args, folder):
 
 def main():
     args = parse_arguments()
-    start = time.perf_counter()
     with tempfile.TemporaryDirectory() as temporary:
         rows = run_cases(args, args.artefacts or Path(temporary))
-    report = common.head(args) | {
-        "batch_size": BATCH,
-        "forced_length_of_base": FORCED_LENGTH,
-        "length_penalty": LENGTH_PENALTY,
-        "clock": args.clock,
-        "rounds": args.rounds,
-        "rows": rows,
-    }
-    print(table(rows))
-    print(json.dumps({name: report[name] for name in ("date", "machine", "versions")}))
-    print(f"{(time.perf_counter() - start) / 60:.1f} minutes")
-    common.write(report, args.output or common.RESULTS / "serving.json")
+    args.output = args.output or bench.RESULTS / "serving.json"
+    report = {"batch_size": BATCH, "forced_length_of_base": FORCED_LENGTH}
+    report |= {"length_penalty": LENGTH_PENALTY, "clock": args.clock, "rounds": args.rounds}
+    bench.finish(args, "serving", report | {"rows": rows})
 
 
 if __name__ == "__main__":

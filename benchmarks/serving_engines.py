@@ -1,42 +1,51 @@
-"""The engines of `serving.py`, each in a separate process, as in a server.
+"""Engines that serve a translator, each in a separate process, as in a server.
 
-    python benchmarks/serving_engines.py CONFIG_AS_JSON
+An engine is a function from a task to a function that translates rows of source ids. It imports
+only the framework that it needs. A new engine is a row in `ENGINES`. A task has:
 
-A process imports no framework that its engine does not need. It reads jobs from standard input and
-writes answers to standard output, one JSON object per line:
-
-    {"batches": [[[5, 7, 3], ...], ...]}  ->  {"seconds": [...], "ids": [[[9, 3], ...], ...],
-                                               "peak_mb": ..., "resident_mb": ...}
+- engine, folder, threads and precision
+- device: "cpu" or "gpu". Defaults to "cpu".
+- beam_width, length_penalty, forced_length: the search, for engines whose files do not hold it
+- clock: "wall" or "cpu"
 """
 
+import contextlib
 import json
-import os
-import resource
 import sys
-import time
 from pathlib import Path
 
+import bench
+import devices
+import subjects
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "gpu": "CUDAExecutionProvider"}
 FRAMEWORKS = ("tensorflow", "keras", "torch", "jax", "onnx")
 # Maximum of generated tokens beyond the source (section 6.1), if no length is forced.
 EXTRA_LENGTH = 50
 
 
-class OnnxRuntime:
-    """Our artefact, in one file or in two."""
+def ours(task):
+    """Opens our artefact, in one file or in two, on the provider of the device only."""
+    import onnxruntime
 
-    def __init__(self, config):
-        from keras_transformer.export.artefact.reader import read_artefact
-        from keras_transformer.export.runtime import session
+    from keras_transformer.export.artefact.reader import read_artefact
+    from keras_transformer.export.runtime.session import open_session
+    from keras_transformer.padding import pad_rows
 
-        use_sessions(config.get("spin"), config.get("exact"))
-        artefact = read_artefact(config["folder"])
-        self.session = session.open_session(artefact, threads=config["threads"])
+    use_sessions(task.get("spin"), task.get("exact"))
+    provider = PROVIDERS[task.get("device", "cpu")]
+    if provider not in onnxruntime.get_available_providers():
+        raise bench.Missing(f"onnxruntime {onnxruntime.__version__} has no {provider}")
+    if task.get("device") == "gpu":
+        with contextlib.suppress(ModuleNotFoundError):
+            import torch  # noqa: F401  # loads CUDA libraries if no other package does
+    session = open_session(read_artefact(task["folder"]), [provider], threads=task["threads"])
 
-    def __call__(self, rows):
-        from keras_transformer.padding import pad_rows
-
-        token_ids, _ = self.session.run(None, {"source_ids": pad_rows(rows)})
+    def translate(rows):
+        token_ids, _ = session.run(None, {"source_ids": pad_rows(rows)})
         return [row[row > 0].tolist() for row in token_ids[:, 0]]
+
+    return translate
 
 
 def use_sessions(spin=None, exact=None):
@@ -54,107 +63,81 @@ def use_sessions(spin=None, exact=None):
         session.products_saturate = lambda: exact
 
 
-class CTranslate2:
-    """CTranslate2 with the same search rules; its hypotheses are ranked by ours."""
+def ctranslate2(task):
+    """Opens CTranslate2 with the same search rules; its hypotheses are ranked by ours."""
+    import ctranslate2
 
-    def __init__(self, config):
-        import ctranslate2
+    folder, length, gpu = Path(task["folder"]), task["forced_length"], task.get("device") == "gpu"
+    if gpu and not ctranslate2.get_cuda_device_count():
+        raise bench.Missing(f"ctranslate2 {ctranslate2.__version__} sees no GPU")
+    tokens = json.loads((folder / "shared_vocabulary.json").read_text("utf-8"))
+    ids = {token: i for i, token in enumerate(tokens)}
+    translator = ctranslate2.Translator(
+        str(folder),
+        device="cuda" if gpu else "cpu",
+        compute_type=task["precision"],
+        inter_threads=1,
+        intra_threads=task["threads"],
+    )
 
-        folder = Path(config["folder"])
-        self.tokens = json.loads((folder / "shared_vocabulary.json").read_text("utf-8"))
-        self.ids = {token: i for i, token in enumerate(self.tokens)}
-        self.translator = ctranslate2.Translator(
-            str(folder),
-            compute_type=config["precision"],
-            inter_threads=1,
-            intra_threads=config["threads"],
+    def translate(rows):
+        found = translator.translate_batch(
+            [[tokens[i] for i in row[:-1]] for row in rows],  # CTranslate2 adds the end token
+            beam_size=task["beam_width"],
+            num_hypotheses=task["beam_width"],
+            length_penalty=task["length_penalty"],
+            min_decoding_length=length or 0,
+            max_decoding_length=length or max(map(len, rows)) + EXTRA_LENGTH,
+            return_end_token=True,
+            return_scores=True,
         )
-        self.length = config["forced_length"]
-        self.options = {
-            "beam_size": config["beam_width"],
-            "num_hypotheses": config["beam_width"],
-            "length_penalty": config["length_penalty"],
-            "min_decoding_length": self.length or 0,
-            "return_end_token": True,
-            "return_scores": True,
-        }
+        ranked = [
+            subjects.ranked(one.hypotheses, one.scores, task["length_penalty"])[0] for one in found
+        ]
+        return [[ids[token] for token in hypotheses[0]] for hypotheses in ranked]
 
-    def __call__(self, rows):
-        found = self.translator.translate_batch(
-            [[self.tokens[i] for i in row[:-1]] for row in rows],  # CTranslate2 adds the end token
-            max_decoding_length=self.length or max(map(len, rows)) + EXTRA_LENGTH,
-            **self.options,
-        )
-        return [[self.ids[token] for token in self._best(result)] for result in found]
-
-    def _best(self, result):
-        from common import ranked
-
-        return ranked(result.hypotheses, result.scores, self.options["length_penalty"])[0][0]
+    return translate
 
 
-class PyTorch:
-    """The same search written in PyTorch, for forced lengths only."""
+def pytorch(task):
+    """Opens the same search written in PyTorch, for forced lengths only."""
+    import numpy as np
+    import torch
+    from torch_search import TorchTranslator
 
-    def __init__(self, config):
-        import numpy as np
-        import torch
-        from torch_search import TorchTranslator
+    from keras_transformer.padding import pad_rows
 
-        torch.set_num_threads(config["threads"])
-        folder = Path(config["folder"])
-        model = json.loads((folder / "config.json").read_text("utf-8"))
-        with np.load(folder / "weights.npz") as weights:
-            self.translator = TorchTranslator(dict(weights), model)
-        self.options = config["beam_width"], config["forced_length"], config["length_penalty"]
-
-    def __call__(self, rows):
-        from keras_transformer.padding import pad_rows
-
-        return self.translator.search(pad_rows(rows), *self.options)[0][:, 0].tolist()
-
-
-ENGINES = {
-    "ours": OnnxRuntime,
-    "two files": OnnxRuntime,
-    "ctranslate2": CTranslate2,
-    "torch": PyTorch,
-}
+    device = "cuda" if task.get("device") == "gpu" else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise bench.Missing(f"torch {torch.__version__} sees no GPU")
+    torch.set_num_threads(task["threads"])
+    folder = Path(task["folder"])
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    with np.load(folder / "weights.npz") as weights:
+        translator = TorchTranslator(dict(weights), config, device, task["precision"])
+    options = task["beam_width"], task["forced_length"], task["length_penalty"]
+    return lambda rows: translator.search(pad_rows(rows), *options)[0][:, 0].tolist()
 
 
-def memory():
-    """Returns peak and current resident memory of this process in MB (2^20 bytes)."""
-    try:
-        lines = Path("/proc/self/status").read_text("ascii").splitlines()
-        fields = dict(line.split(":", 1) for line in lines)
-        peak, resident = (int(fields[name].split()[0]) / 1024 for name in ("VmHWM", "VmRSS"))
-    except OSError:  # not Linux: only the peak; macOS counts bytes
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        peak, resident = peak / (2**20 if sys.platform == "darwin" else 1024), None
-    return {"peak_mb": peak, "resident_mb": resident}
+ENGINES = {"ours": ours, "two files": ours, "ctranslate2": ctranslate2, "torch": pytorch}
 
 
-def run(engine, job, clock):
-    """Returns seconds and results of each batch, and memory."""
-    seconds, ids = [], []
-    for rows in job["batches"]:
-        start = clock()
-        ids.append(engine(rows))
-        seconds.append(clock() - start)
-    return {"seconds": seconds, "ids": ids, **memory()}
+def serve(task):
+    """Opens an engine for a `bench.Worker`; its name before a comma chooses from `ENGINES`.
 
+    Returns:
+        Memory after the engine was opened, and a function from "batches" of rows of ids to the
+        seconds and translations of each, and memory.
+    """
+    name = task["engine"].partition(",")[0]
+    wanted = {name} | ({"torch"} if task.get("device") == "gpu" else set())
+    sys.modules.update(dict.fromkeys(set(FRAMEWORKS) - wanted))
+    devices.use_checkout()
+    translate, clock = ENGINES[name](task), bench.CLOCKS[task["clock"]]
 
-def main():
-    config = json.loads(sys.argv[1])
-    # Output of libraries goes to stderr; only answers go to stdout.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    sys.modules.update(dict.fromkeys(name for name in FRAMEWORKS if name != config["engine"]))
-    clock = time.process_time if config["clock"] == "cpu" else time.perf_counter
-    engine = ENGINES[config["engine"]](config)
-    for line in sys.stdin:
-        print(json.dumps(run(engine, json.loads(line), clock)), file=answers, flush=True)
+    def run(batches):
+        found = [bench.timed(lambda rows=rows: translate(rows), clock) for rows in batches]
+        seconds, ids = [*zip(*found, strict=True)]
+        return {"seconds": seconds, "ids": ids, **bench.memory()}
 
-
-if __name__ == "__main__":
-    main()
+    return bench.memory(), run

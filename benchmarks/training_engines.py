@@ -5,22 +5,33 @@ seconds. Every round also times a chain of large matrix products. The products o
 are compared with their rate.
 """
 
-import argparse
-import time
-
-import workers
-from workers import Missing
+import bench
+import devices
+import numpy as np
+from bench import Missing
 
 # Rows and columns of the matrices, and number of products in the chain.
 PRODUCT_SIZE = {"cpu": 2048, "gpu": 8192}
 PRODUCTS = 4
+DROPOUT, SMOOTHING, RATE = 0.1, 0.1, 1e-4
+
+
+def random_batch(task, steps):
+    """Draws source ids, target ids and labels of all steps of a round, each (steps * B, T).
+
+    Rows are full, so that no engine saves work on padding. Ids are random, because no product's
+    time depends on them.
+    """
+    generator = np.random.default_rng(task["seed"])
+    shape = (3, steps * task["batch"], task["length"])
+    return generator.integers(4, task["vocabulary"], shape).astype("int32")
 
 
 def set_up(task):
-    """Sets up an engine for a `Worker` of this script."""
+    """Sets up an engine for a `bench.Worker`."""
     with_keras = task["engine"] != "torch"
     if with_keras:
-        workers.use_checkout()
+        devices.use_checkout()
         import keras
         import training_keras as engines
 
@@ -29,30 +40,19 @@ def set_up(task):
         import training_torch as engines
 
         framework = "torch"
-    workers.set_precision(framework, task["precision"])
-    if task["device"] == "gpu" and not workers.gpus(framework):
+    devices.set_precision(framework, task["precision"])
+    if task["device"] == "gpu" and not devices.gpus(framework):
         raise Missing(f"{framework} sees no GPU")
     parameters, train = engines.engine(task)
     size = task.get("product_size") or PRODUCT_SIZE[task["device"]]
     multiply = engines.product(size, task)
 
-    def products():
-        start = time.perf_counter()
-        multiply(PRODUCTS)
-        return time.perf_counter() - start
-
     def run():
-        products()  # warms up
-        rate = 2 * PRODUCTS * size**3 / products()
+        multiply(PRODUCTS)  # warms up
+        rate = 2 * PRODUCTS * size**3 / bench.timed(lambda: multiply(PRODUCTS))[0]
         seconds = train() / task["steps"]
         on_gpu = task["device"] == "gpu"
-        memory = workers.gpu_memory(framework) if on_gpu else workers.peak_memory()
+        memory = devices.gpu_memory(framework) if on_gpu else 2**20 * bench.memory()["peak_mb"]
         return {"flops_per_second": rate, "seconds": seconds, "memory": memory}
 
     return {"parameters": parameters, "framework": framework}, run
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--worker", required=True, help="a task as JSON")
-    workers.answer(set_up, parser.parse_args().worker)

@@ -5,10 +5,10 @@ Shapes: B batch, T target length.
 
 import time
 
+import devices
 import keras
 import numpy as np
-import workers
-from training_task import DROPOUT, RATE, SMOOTHING, random_batch
+from training_engines import DROPOUT, RATE, SMOOTHING, random_batch
 
 import keras_transformer as kt
 
@@ -26,7 +26,7 @@ def engine(task):
             dropout=DROPOUT,
             attention_dropout=attention_dropout,
             use_bias=True,  # like the others
-            dtype=workers.dtype_policy(
+            dtype=devices.dtype_policy(
                 "bfloat16" if task["engine"] == "ours_bfloat16" else task["precision"]
             ),
         )
@@ -98,7 +98,7 @@ def keras_hub_model(task):
     """
     import keras_hub
 
-    size, dtype = task["size"], workers.dtype_policy(task["precision"])
+    size, dtype = task["size"], devices.dtype_policy(task["precision"])
     block = dict(intermediate_dim=size["d_ff"], num_heads=size["num_heads"], dropout=DROPOUT)
     block["dtype"] = dtype
     ids = {

@@ -7,7 +7,7 @@ import time
 
 import torch
 from torch import nn
-from training_task import DROPOUT, RATE, SMOOTHING, random_batch
+from training_engines import DROPOUT, RATE, SMOOTHING, random_batch
 
 
 def engine(task):

@@ -14,35 +14,22 @@ temperatures, and adds a row to the report. Numbers in digits count as words. Pu
 are ignored.
 """
 
-import argparse
 import json
-import os
-import re
-import tarfile
 import time
 from pathlib import Path
 
-import common
+import bench
+from whisper_sounds import digits, error_rate
 
-PACKAGES = ("tensorflow", "keras", "onnxruntime", "av", "numpy")
+PACKAGES = ("av",)
 FIRST_TRAINING = 10  # number of the first training recording
 
 
 def recordings(args, split):
     """Extracts the recordings of a split; returns paths and words."""
-    from whisper import WORDS
-
     last = FIRST_TRAINING + args.per_digit
-    numbers = {"test": range(5), "valid": range(5, 10), "train": range(FIRST_TRAINING, last)}[split]
-    folder, found = args.export.parent / "digits", {}
-    folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(args.data / "speech" / "fsdd-recordings.tar") as archive:
-        for member in sorted(archive.getmembers(), key=lambda member: member.name):
-            match = re.fullmatch(r"(?:.*/)?((\d)_\w+_(\d+)\.wav)", member.name)
-            if match and int(match[3]) in numbers:
-                path = folder / match[1]
-                path.write_bytes(archive.extractfile(member).read())
-                found[path] = WORDS[int(match[2])]
+    numbers = {"test": range(5), "valid": range(5, 10), "train": range(FIRST_TRAINING, last)}
+    found = digits(args.data, args.export.parent / "digits", numbers[split])
     return list(found), list(found.values())
 
 
@@ -92,40 +79,40 @@ def train(args):
         max_source_length=round(100 * args.seconds),
         verbose=False,
     )
-    common.write(report, args.export.parent / f"{args.export.name}.json")
+    bench.write(report, args.export.parent / f"{args.export.name}.json")
 
 
 def score(args):
     """Scores an export on a split; returns a row of the report."""
-    from whisper import error_rate
-
     from keras_transformer.export.runtime import Transcriber
 
     paths, words = recordings(args, args.split)
     transcriber = Transcriber(args.export, threads=args.threads)
-    pairs, started, wrong = [], time.process_time(), []
-    for path, word in zip(paths, words, strict=True):
-        segments = transcriber.transcribe(path, language="en", temperatures=(0.0,))
-        pairs.append(({"text": word, "language": "en"}, [{"text": one.text} for one in segments]))
-        if error_rate(pairs[-1:]):
-            wrong.append([path.stem, "".join(one["text"] for one in pairs[-1][1])])
-            print(*wrong[-1], flush=True)
+
+    def transcribe():
+        found = [transcriber.transcribe(path, language="en", temperatures=(0.0,)) for path in paths]
+        return ["".join(one.text for one in segments) for segments in found]
+
+    seconds, texts = bench.timed(transcribe, time.process_time)
+    wrong = [
+        [path.stem, text]
+        for path, text, word in zip(paths, texts, words, strict=True)
+        if error_rate([text], [word], ["en"])
+    ]
     return {
         "window, s": transcriber.manifest["limits"]["source_length"] / 100,
         "precision": transcriber.manifest["precision"],
-        "recordings": len(pairs),
-        "word error rate": round(error_rate(pairs), 4),
+        "recordings": len(paths),
+        "word error rate": round(error_rate(texts, words, ["en"] * len(paths)), 4),
         "recordings with an error": len(wrong),
-        "processor ms of a recording": round(1000 * (time.process_time() - started) / len(pairs)),
+        "processor ms of a recording": round(1000 * seconds / len(paths)),
         "errors": wrong[:20],
     }
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = bench.Parser(__doc__, "data", "model", threads=1)
     parser.add_argument("part", choices=("train", "score"))
-    parser.add_argument("--model", type=Path, required=True, help="CTranslate2 folder of Whisper")
-    parser.add_argument("--data", type=Path, default=os.environ.get("KERAS_TRANSFORMER_DATA"))
     parser.add_argument("--export", type=Path, required=True, help="folder of the export")
     parser.add_argument("--kind", choices=("all", "decoder", "lora"), default="all")
     parser.add_argument("--epochs", type=int, default=2)
@@ -136,19 +123,15 @@ def main():
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--split", choices=("valid", "test"), default="valid")
     parser.add_argument("--name", help="row name, for score")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     if args.part == "train":
         return train(args)
     row = score(args)
     training = args.export.parent / f"{args.export.name}.json"
-    report = json.loads(args.output.read_text("utf-8")) if args.output.exists() else {}
     if training.exists():
         row["training"] = json.loads(training.read_text("utf-8"))
-    rows = {**report.get("rows", {}), f"{args.name}, {args.split}": row}
-    report = {**common.head(args), "versions": common.versions(*PACKAGES), "rows": rows}
-    common.write(report, args.output)
+    rows = {**bench.earlier(args).get("rows", {}), f"{args.name}, {args.split}": row}
+    bench.finish(args, "whisper-fine-tuning", {"rows": rows}, *PACKAGES)
 
 
 if __name__ == "__main__":

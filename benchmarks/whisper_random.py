@@ -10,19 +10,13 @@ engines get features, not sound, so faster-whisper's own code is not in the time
 with each library for products; each ratio compares with the faster one.
 """
 
-import argparse
+import itertools
 import json
-import os
 import re
 import shutil
-import statistics
-import sys
-import time
 from pathlib import Path
 
-import common
-import workers
-from serving_processes import BACKENDS, busy_cores
+import bench
 
 # Layers, width and heads.
 SIZES = {"tiny": (4, 384, 6), "base": (6, 512, 8), "small": (12, 768, 12)}
@@ -99,47 +93,52 @@ def prepare(args):
                 export.export_onnx(model, place, tokenizer, search, **options)
 
 
-def set_up(task):
-    """Opens an engine; returns no facts, and a function that decodes a window."""
+def ours(task, features):
+    """Opens our export; returns a function that decodes a window and counts the tokens."""
     import numpy as np
 
-    folder, threads = Path(task["folder"]), task["threads"]
+    from keras_transformer.export.artefact.reader import read_artefact
+    from keras_transformer.export.runtime.session import open_session
+    from keras_transformer.export.runtime.speech.tokens import SpeechTokens
+
+    artefact = read_artefact(Path(task["folder"], task["precision"]))
+    session = open_session(artefact, threads=task["threads"])
+    tokens = SpeechTokens(artefact.manifest, artefact.tokenizer)
+    start = [*tokens.start("en", "transcribe", ()), tokens.first_time - 1]
+    inputs = {"features": features, "start_ids": np.array([start], "int32")}
+    return lambda: int((session.run(["token_ids"], inputs)[0][0, 0] > 0).sum())
+
+
+def ctranslate2(task, features):
+    """Opens the same weights in CTranslate2, as `ours`."""
+    import ctranslate2
+    import numpy as np
+
+    folder = Path(task["folder"], "ctranslate2")
+    model = ctranslate2.models.Whisper(
+        str(folder), compute_type=task["precision"], intra_threads=task["threads"]
+    )
+    names = json.loads((folder / "vocabulary.json").read_text("utf-8"))
+    start = ["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
+    view = ctranslate2.StorageView.from_array(np.ascontiguousarray(features.swapaxes(1, 2)))
+    options = {"suppress_tokens": [-1, names.index("<|endoftext|>")]}
+    options["max_length"] = 2 * TOKENS  # at most half of it is generated
+    return lambda: len(model.generate(view, [start], beam_size=BEAM, **options)[0].sequences_ids[0])
+
+
+ENGINES = {"ours": ours, "ctranslate2": ctranslate2}
+
+
+def set_up(task):
+    """Opens an engine for a `bench.Worker`; a round decodes a window."""
+    import numpy as np
+
     features = np.random.default_rng(1).standard_normal((1, FRAMES, BANDS), np.float32)
-    if task["engine"] in BACKENDS:
-        import ctranslate2
-
-        model = ctranslate2.models.Whisper(
-            str(folder / "ctranslate2"), compute_type=task["precision"], intra_threads=threads
-        )
-        names = json.loads((folder / "ctranslate2" / "vocabulary.json").read_text("utf-8"))
-        start = ["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
-        view = ctranslate2.StorageView.from_array(np.ascontiguousarray(features.swapaxes(1, 2)))
-
-        def decode():
-            options = {"suppress_tokens": [-1, names.index("<|endoftext|>")]}
-            options["max_length"] = 2 * TOKENS  # at most half of it is generated
-            (found,) = model.generate(view, [start], beam_size=BEAM, **options)
-            return len(found.sequences_ids[0])
-    else:
-        from keras_transformer.export.artefact.reader import read_artefact
-        from keras_transformer.export.runtime.session import open_session
-        from keras_transformer.export.runtime.speech.tokens import SpeechTokens
-
-        artefact = read_artefact(folder / task["precision"])
-        session = open_session(artefact, threads=threads)
-        tokens = SpeechTokens(artefact.manifest, artefact.tokenizer)
-        start = [*tokens.start("en", "transcribe", ()), tokens.first_time - 1]
-        inputs = {"features": features, "start_ids": np.array([start], "int32")}
-
-        def decode():
-            (ids,) = session.run(["token_ids"], inputs)
-            return int((ids[0, 0] > 0).sum())
+    decode = ENGINES[task["engine"].partition(",")[0]](task, features)
 
     def run():
-        begin = time.perf_counter()
-        count = decode()
-        peak = workers.peak_memory() / 2**20
-        return {"seconds": time.perf_counter() - begin, "tokens": count, "peak MB": peak}
+        seconds, count = bench.timed(decode)
+        return {"seconds": seconds, "tokens": count, "peak MB": bench.memory()["peak_mb"]}
 
     return {}, run
 
@@ -147,68 +146,29 @@ def set_up(task):
 def measure(args):
     """Measures all sizes and precisions; returns the rows of the report."""
     rows = []
-    for size in args.sizes:
-        for precision in args.precisions:
-            opened = {}
-            try:
-                for engine in ("ours", *BACKENDS):
-                    task = {"engine": engine, "precision": precision, "threads": args.threads}
-                    task["folder"] = str(args.work / size)
-                    environment = {"CT2_USE_MKL": BACKENDS.get(engine, "0")}
-                    environment["KERAS_TRANSFORMER_SERVES"] = "1"
-                    opened[engine] = workers.Worker(__file__, task, environment)
-                for busy in args.busy:
-                    with busy_cores(busy):
-                        found = workers.in_turn(opened, args.rounds)
-                    for engine, answers in found.items():
-                        row = {"size": size, "precision": precision, "busy": busy, "engine": engine}
-                        for name in answers[0]:
-                            row[name] = statistics.median(answer[name] for answer in answers)
-                        rows.append(row)
-                        print(row, flush=True)
-            finally:
-                for worker in opened.values():
-                    worker.close()
+    for size, precision in itertools.product(args.sizes, args.precisions):
+        task = {"precision": precision, "threads": args.threads, "folder": str(args.work / size)}
+        tasks = dict.fromkeys(("ours", *bench.CTRANSLATE2), task)
+        with bench.engines("whisper_random:set_up", tasks, bench.SERVES) as opened:
+            for busy in args.busy:
+                with bench.busy_cores(busy):
+                    found = bench.in_turn(opened, args.rounds)
+                for engine, answers in found.items():
+                    row = {"size": size, "precision": precision, "busy": busy, "engine": engine}
+                    rows.append(row | bench.medians(answers))
+                    print(rows[-1], flush=True)
     return rows
 
 
-def table(report):
-    """Makes a row for each size, precision and number of busy cores."""
-    found = {}
-    for row in report["rows"]:
-        found.setdefault((row["size"], row["precision"], row["busy"]), {})[row["engine"]] = row
-    rows = []
-    for key, engines in found.items():
-        ours = engines.pop("ours")
-        theirs = min(engines.values(), key=lambda row: row["seconds"])
-        same = common.same_work(ours["tokens"], theirs["tokens"])
-        rows.append([*key, ours["seconds"], theirs["seconds"]])
-        rows[-1].append(theirs["seconds"] / ours["seconds"] if same else None)
-        rows[-1] += [round(row["peak MB"]) for row in (ours, theirs)]
-    heads = ["size", "precision", "busy", "s a window", "CTranslate2", "ratio"]
-    return workers.table([*heads, "peak MB", "CTranslate2"], rows)
-
-
 def main():
-    if sys.argv[1:2] == ["--worker"]:
-        return workers.answer(set_up, sys.argv[2])
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = bench.Parser(__doc__, "model", "work", "rounds", "busy", busy=[0, 1])
     parser.add_argument("part", choices=("prepare", "measure"))
-    parser.add_argument("--model", type=Path, required=True, help="CTranslate2 folder of Whisper")
-    parser.add_argument("--work", type=Path, required=True, help="folder for models and exports")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["tiny", "small"])
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
-    parser.add_argument("--busy", type=int, nargs="+", default=[0, 1], help="busy cores")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     if args.part == "prepare":
         return prepare(args)
-    report = {**common.head(args), "rounds": args.rounds, "rows": measure(args)}
-    print(table(report))
-    if args.output:
-        common.write(report, args.output)
+    bench.finish(args, "whisper-random", {"rounds": args.rounds, "rows": measure(args)})
 
 
 if __name__ == "__main__":

@@ -23,8 +23,6 @@ COMMANDS = {
     "kinds_speed",
     "layers",
     "little",
-    "own_encoders",
-    "peers",
     "pretrained",
     "quantization",
     "search",
@@ -55,7 +53,8 @@ def defined(name):
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
-        for target in getattr(node, "targets", ()):
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", ())
+        for target in targets:
             found |= {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
     return found
 

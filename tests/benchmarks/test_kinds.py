@@ -11,6 +11,7 @@ if keras.config.backend() != "tensorflow":
     pytest.skip("exporters run on TensorFlow", allow_module_level=True)
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import columns  # noqa: E402
 import kinds  # noqa: E402
 import kinds_checks  # noqa: E402
 import kinds_rows  # noqa: E402
@@ -68,8 +69,8 @@ def test_a_row_passes_its_checks(name, columns):
     assert [found for found in report["columns"].values() if "fails" in found] == []
 
 
-def test_a_wrong_answer_fails():
-    kind = kinds_checks.Kind(ROWS["text and numbers"], kinds_rows.QUICK_CASES[:1])
+def test_a_wrong_answer_fails(tmp_path):
+    kind = kinds_checks.Kind(ROWS["text and numbers"], kinds_rows.QUICK_CASES[:1], tmp_path)
     kind.expected = [{name: 2.0 * x for name, x in case.items()} for case in kind.expected]
     with pytest.raises(kinds_checks.export.ExportError, match="differ|other numbers"):
         kind.check(".keras")
@@ -83,6 +84,6 @@ def test_failures_are_listed_with_their_reason():
     found = kinds.measure(row, quick=True)
     assert found["fails"] == "ValueError: no such thing"
     good = {"name": "good", "columns": {".keras": {"error": 0.0}}}
-    text = kinds.table([good, {"name": "gone", "fails": "status -11"}])
+    text = columns.TABLES["kinds"]({"rows": [good, {"name": "gone", "fails": "status -11"}]})
     assert "| good | 0e+00 |" in text and "| gone | fails |" in text
     assert "- gone, all: status -11" in text

@@ -26,7 +26,7 @@ from keras_transformer.special_ids import BEGIN_ID, PAD_ID
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2, the other engine, is missing")
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import common  # noqa: E402
+import subjects  # noqa: E402
 
 V, D, H, F, N = 23, 22, 2, 19, 2
 SOURCES = [[5, 7, 11, 13, 3], [17, 19, 3], [22, 4, 4, 9, 6, 8, 3]]
@@ -116,7 +116,7 @@ def test_both_engines_find_the_same_translations(tmp_path):
     found = translated(engine, pieces, width, length, length_penalty=alpha)
     for ids, scores, theirs in zip(ours.ids.numpy(), ours.scores.numpy(), found, strict=True):
         hypotheses = [[words.index(word) for word in h] for h in theirs.hypotheses]
-        hypotheses, their_scores = common.ranked(hypotheses, theirs.scores, alpha)
+        hypotheses, their_scores = subjects.ranked(hypotheses, theirs.scores, alpha)
         assert ids[0][ids[0] > 0].tolist() == hypotheses[0]
         np.testing.assert_allclose(scores[0], their_scores[0], atol=1e-4)
 

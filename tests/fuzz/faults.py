@@ -32,7 +32,7 @@ if __name__ == "__main__":
     root = pathlib.Path(__file__).parents[2]
     sys.path[:0] = [str(root / name) for name in ("tests", "examples", "benchmarks")]
 
-import common  # noqa: E402
+import bench  # noqa: E402
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
@@ -271,8 +271,8 @@ def main():
             print(row, dict(count), flush=True)
     if given.out:
         table = {row: {name: count[name] for name in OUTCOMES} for row, count in rows.items()}
-        head = common.head(argparse.Namespace(threads=1))
-        common.write({**head, "rows": table, "wrong": wrong}, given.out)
+        head = bench.head(argparse.Namespace(threads=1))
+        bench.write({**head, "rows": table, "wrong": wrong}, given.out)
     sys.exit(bool(wrong))
 
 

@@ -26,7 +26,7 @@ if __name__ == "__main__":
     root = pathlib.Path(__file__).parents[2]
     sys.path[:0] = [str(root / name) for name in ("tests", "examples", "benchmarks")]
 
-import common  # noqa: E402
+import bench  # noqa: E402
 import numpy as np  # noqa: E402
 import protocols  # noqa: E402
 from damage import LINES  # noqa: E402
@@ -166,7 +166,7 @@ def main():
     print(json.dumps({name: value for name, value in report.items() if name != "readings"}))
     print(*readings[:: READINGS // 10], sep="\n")
     if given.out:
-        common.write({**common.head(argparse.Namespace(threads=1)), **report}, given.out)
+        bench.write({**bench.head(argparse.Namespace(threads=1)), **report}, given.out)
     sys.exit(bool(report["grown"] or status or clients.wrong))
 
 

@@ -190,15 +190,15 @@ def reasons(records):
 def write_report(records, path):
     """Writes the tables as JSON, for the documentation."""
     sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
-    import common
+    import bench
 
-    report = common.head(argparse.Namespace(threads=1))
+    report = bench.head(argparse.Namespace(threads=1))
     report["seeds"] = sorted({record["seed"] for record in records})
     report["rows"] = {
         name: collections.Counter(r["outcome"] for r in records if r["kind"] == kind)
         for kind, name in (("model", "models"), ("search", "searches"))
     }
-    common.write({**report, "refused": dict(reasons(records).most_common())}, path)
+    bench.write({**report, "refused": dict(reasons(records).most_common())}, path)
 
 
 def table(records):

@@ -23,7 +23,7 @@ if __name__ == "__main__":
     root = pathlib.Path(__file__).parents[2]
     sys.path[:0] = [str(root / name) for name in ("tests", "examples", "benchmarks")]
 
-import common  # noqa: E402
+import bench  # noqa: E402
 import numpy as np  # noqa: E402
 from damage import LINES, damaged  # noqa: E402
 from helpers import artefacts, local_service, seeded_artefact, service_requests  # noqa: E402
@@ -172,7 +172,7 @@ def main():
     if given.out:
         report = {"count": given.count, "seed": given.seed, "rows": rows}
         report |= {"resident_mb": resident, "wrong": wrong}
-        common.write({**common.head(argparse.Namespace(threads=1)), **report}, given.out)
+        bench.write({**bench.head(argparse.Namespace(threads=1)), **report}, given.out)
     sys.exit(bool(wrong))
 
 

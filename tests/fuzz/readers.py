@@ -26,7 +26,7 @@ if __name__ == "__main__":
     root = pathlib.Path(__file__).parents[2]
     sys.path[:0] = [str(root / name) for name in ("tests", "examples", "benchmarks")]
 
-import common  # noqa: E402
+import bench  # noqa: E402
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tokenizers  # noqa: E402
@@ -232,7 +232,7 @@ def main():
     if given.out:
         rows = {kind: {outcome: count[kind, outcome] for outcome in OUTCOMES} for kind in kinds}
         report = {"count": given.count, "seed": given.seed, "rows": rows, "wrong": wrong}
-        common.write({**common.head(argparse.Namespace(threads=1)), **report}, given.out)
+        bench.write({**bench.head(argparse.Namespace(threads=1)), **report}, given.out)
     sys.exit(bool(wrong))
 
 
