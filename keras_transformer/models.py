@@ -106,20 +106,12 @@ class TransformerModel(DistributedModel):
         self._argument_names = tuple(others)
         for name, value in {**vars(block_arguments), **others}.items():
             setattr(self, name, value)
-        self._policy = self._take_policy(kwargs)
-        self._check_keras_arguments(kwargs)
-
-    @staticmethod
-    def _take_policy(kwargs: dict[str, Any]) -> Any:
-        policy = keras.dtype_policies.get(kwargs.pop("dtype", None))
-        if policy.quantization_mode is not None:
+        self._policy = keras.dtype_policies.get(kwargs.pop("dtype", None))
+        if self._policy.quantization_mode is not None:
             raise ValueError(
-                f"dtype={policy.name!r} is quantized, but a new model has floating-point weights. "
-                "Quantize it after training: model.quantize('int8')."
+                f"dtype={self._policy.name!r} is quantized, but a new model has floating-point "
+                "weights. Quantize it after training: model.quantize('int8')."
             )
-        return policy
-
-    def _check_keras_arguments(self, kwargs: dict[str, Any]) -> None:
         if unknown := sorted(set(kwargs) - {"name", "trainable"}):  # Keras would ignore them
             raise TypeError(
                 f"{type(self).__name__} has no arguments {unknown}. Check the spelling: "

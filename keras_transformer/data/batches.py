@@ -203,10 +203,12 @@ class Batches(keras.utils.PyDataset):
         warnings.filterwarnings("ignore", "`shuffle=True` was passed, but will be ignored")
         import tensorflow as tf  # here and not above: other backends do not need it
 
-        inputs, *labels = tf.nest.map_structure(_spec, self._example())
-        # A token may have one label for each source token.
-        free = [tf.nest.map_structure(_with_free_axes, part) for part in labels]
-        signature = (inputs, *free)
+        inputs, labels = self._example()
+        signature = (
+            tf.nest.map_structure(_spec, inputs),
+            # All axes are free: a token may have one label for each source token.
+            tf.nest.map_structure(lambda x: tf.TensorSpec([None] * x.ndim, x.dtype), labels),
+        )
         dataset = tf.data.Dataset.from_generator(self.__iter__, output_signature=signature)
         cardinality = tf.data.experimental.assert_cardinality(self.batches_per_epoch)
         options = tf.data.Options()
@@ -259,8 +261,3 @@ def _spec(array: Array) -> Any:
 
     shape = [None, None, *array.shape[2:]][: array.ndim]
     return tf.TensorSpec(shape, array.dtype)
-
-
-def _with_free_axes(spec: Any) -> Any:
-    """Returns the same spec with a free size of every axis."""
-    return type(spec)([None] * spec.shape.rank, spec.dtype)

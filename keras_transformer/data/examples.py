@@ -10,7 +10,7 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from keras_transformer.padding import pad_rows, pad_vectors
+from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.types import AnyTokenizer, Array, Ids
 
@@ -174,8 +174,6 @@ class Padded:
             rows = [self.part(row) for row in rows]
         if self.may_be_shorter and length is not None:
             length = min(length, int(column.lengths.max()))
-        if rows[0].ndim > 1:
-            return pad_vectors(rows, size, length)
         return pad_rows(rows, size, length, self.fill)
 
 

@@ -123,19 +123,22 @@ class Run:
     def fit(
         self,
         model: keras.Model,
-        *data: Any,
+        x: Any = None,
+        y: Any = None,
+        *,
         epochs: int = 1,
-        callbacks: Sequence[keras.callbacks.Callback] = (),
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
         **options: Any,
     ) -> keras.callbacks.History:
         """Calls `model.fit`, which continues from the newest checkpoint of the folder.
 
         Args:
             model: compiled and built `keras.Model`.
-            *data: the first arguments of `model.fit`: a dataset, or inputs and labels.
+            x, y: as in `model.fit`: a dataset, or inputs and labels.
             epochs: number of epochs of the whole run. Defaults to 1.
             callbacks: callbacks of `model.fit`. A checkpoint is written after all of them, but
                 before `SwapEMAWeights(swap_on_epoch=True)` replaces the weights by their average.
+                Defaults to `None`.
             **options: other arguments of `model.fit`, except `initial_epoch`.
 
         Returns:
@@ -143,9 +146,9 @@ class Run:
 
         Raises:
             KeyboardInterrupt: after Ctrl-C or SIGTERM.
-            ValueError: another backend than TensorFlow; a model that is not built; a checkpoint of
-                another model, of other settings, of other `stateful` callbacks or, within an epoch,
-                of other data; weights to be saved that are not finite.
+            ValueError: another backend than TensorFlow; a model that is not compiled or not built;
+                a checkpoint of another model, of other settings, of other `stateful` callbacks or,
+                within an epoch, of other data; weights to be saved that are not finite.
 
         Example:
 
@@ -157,6 +160,8 @@ class Run:
                 f"A Run needs the TensorFlow backend, but Keras runs on {backend}. Set "
                 "KERAS_BACKEND=tensorflow, or use keras.callbacks.BackupAndRestore."
             )
+        if not model.compiled:
+            raise ValueError("A Run needs a compiled model: call model.compile(optimizer, loss).")
         if not model.built:
             raise ValueError(
                 f"The model {model.name!r} is not built, so its weights cannot be read back. Call "
@@ -164,14 +169,15 @@ class Run:
             )
         settings = configured_settings(model)
         with _Interrupt() as interrupt:
-            own = self.data if self.data is not None else next(iter(data), None)
-            state = _State(self, getattr(own, "batches", None), settings, epochs, interrupt)
+            batches = getattr(x if self.data is None else self.data, "batches", None)
+            state = _State(self, batches, settings, epochs, interrupt)
             try:
                 history = model.fit(
-                    *data,
+                    x,
+                    y,
                     epochs=epochs,
                     initial_epoch=state.first_epoch,
-                    callbacks=_with_state(callbacks, state),
+                    callbacks=_with_state(callbacks or (), state),
                     **options,
                 )
             finally:

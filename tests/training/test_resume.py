@@ -109,7 +109,7 @@ def test_a_run_on_a_transformed_dataset_goes_on_at_its_batch(tmp_path):
         data, model = pairs(), make_translator()
         stop = [] if crash_at is None else [stop_at(*crash_at, crash)]
         run = kt.Run(tmp_path / name, data, every=2)
-        run.fit(model, data.map(lambda x, y: (x, y)), epochs=3, verbose=0, callbacks=stop)
+        run.fit(model, x=data.map(lambda x, y: (x, y)), epochs=3, verbose=0, callbacks=stop)
         return model
 
     with pytest.raises(Crash):
@@ -394,6 +394,8 @@ def test_a_resumed_run_uses_the_new_settings_of_a_callback(tmp_path):
 
 def test_unfit_models_backends_and_numbers_are_refused(tmp_path, monkeypatch):
     model = keras.Sequential([keras.layers.Embedding(11, 7), keras.layers.Dense(11)])
+    with pytest.raises(ValueError, match="needs a compiled model"):
+        fit(model, tmp_path)
     model.compile("adam", kt.SequenceCrossentropy())
     with pytest.raises(ValueError, match="not built.*Call it once on a batch"):
         fit(model, tmp_path)
