@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, BinaryIO, Protocol, TypeAlias, overload
+from typing import Any, BinaryIO, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,15 +35,10 @@ class AnyTokenizer(Protocol):
     def digest(self) -> str:
         """A hash of the pieces."""
 
-    @overload
     def encode(
-        self, text: str, sample: bool = ..., alpha: float = ..., seed: int | None = ...
-    ) -> list[int]: ...
-
-    @overload
-    def encode(
-        self, text: Sequence[str], sample: bool = ..., alpha: float = ..., seed: int | None = ...
-    ) -> list[list[int]]: ...
+        self, text: str | Sequence[str], sample: bool = ..., alpha: Any = ..., seed: Any = ...
+    ) -> Any:
+        """Returns the ids of a text, or a list of them for several texts."""
 
     def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Returns the ids of a text, and the start and end of each piece in it."""
