@@ -54,11 +54,10 @@ def make_dataset(
         "overlong": read - len(kept.empty) - empty,
         "longest": options.longest,
         "limits": "".join(f" or {most} of the {name}" for name, most in examples.limits.items()),
-        "if_empty": "empty" if len(examples.columns) == 1 else "with an empty side",
     }
     if not len(kept.empty):
         raise ValueError(
-            "no {unit} is left of {read}: {empty} {if_empty}, {overlong} longer than {longest} "
+            "no {unit} is left of {read}: {empty} empty, {overlong} longer than {longest} "
             "tokens{limits} (the smallest of max_length, tokens_per_batch // batch_multiple and "
             "the last bucket boundary). Check the data, or raise the limit.".format(**counts)
         )
@@ -80,6 +79,7 @@ def make_dataset(
 class Report:
     """Counts of examples: `read == kept + empty + overlong`; duplicates are kept.
 
+    `empty` counts the examples without text, and the pairs of which one side has no text.
     `tokens` counts the tokens of the kept examples by side, such as "source" and "target":
     including the begin or end token, without padding. `cut` counts the kept examples that were
     shortened. `limits` names the limits of single sides beside `longest`. `str(report)` is a
@@ -97,14 +97,13 @@ class Report:
     tokens: dict[str, int]
     batches: int
     cut: int
-    if_empty: str
 
     def __str__(self) -> str:
         tokens = " and ".join(f"{count} {side}" for side, count in self.tokens.items())
         cut = f"{self.cut} cut at {self.longest} tokens; " if self.cut else ""
         return (
             f"{self.read} {self.unit}s read, {self.kept} kept ({self.duplicates} of them "
-            f"duplicates); left out: {self.empty} {self.if_empty}, {self.overlong} longer than "
+            f"duplicates); left out: {self.empty} empty, {self.overlong} longer than "
             f"{self.longest} tokens{self.limits}; {cut}{tokens} tokens in {self.batches} batches "
             "an epoch"
         )

@@ -129,6 +129,7 @@ class _Block(BaseLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.num_heads: int = num_heads
         self.arguments: BlockArguments = BlockArguments(
             num_heads,
             d_ff,
@@ -145,11 +146,6 @@ class _Block(BaseLayer):
         dtype = self.dtype_policy
         self.feed_forward = FeedForward(d_ff, activation, dtype=dtype, name="feed_forward")
         self.dropout_layer = layers.Dropout(dropout, dtype=dtype)
-
-    @property
-    def num_heads(self) -> int:
-        """Number of heads of each attention."""
-        return self.arguments.num_heads
 
     def _make_attention(self, name: str, d_model: int, positions: Any = None) -> MultiHeadAttention:
         given, key_dim = self.arguments, self.arguments.key_dim

@@ -266,7 +266,7 @@ def test_the_report_counts_all_pairs(tokenizer, caplog):
     assert report.tokens == tokens
     assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.INFO]
     assert caplog.records[0].message == str(report)
-    assert "3 with an empty side, 2 longer than 41 tokens" in str(report)
+    assert "3 empty, 2 longer than 41 tokens" in str(report)
 
 
 def test_limits_count_the_end_token_and_include_batch_and_bucket(tokenizer):
@@ -289,7 +289,7 @@ def test_empty_files_are_refused(tokenizer, tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(ValueError, match="no pair is left of 0"):
         kt.translation_batches(tmp_path / "empty", tmp_path / "empty", tokenizer)
-    with pytest.raises(ValueError, match="no pair is left of 2: 2 with an empty side"):
+    with pytest.raises(ValueError, match="no pair is left of 2: 2 empty"):
         kt.translation_batches(["", "a"], ["a", " "], tokenizer)
 
 
