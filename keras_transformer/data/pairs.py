@@ -177,7 +177,7 @@ def answer_batches(
     for i in examples.fitting(batch_options.longest):
         span = piece_span(tokenizer, passages[i], answers[i], f"answer {i}")
         if one_row:
-            (segments,) = columns["pair"].take([i])
+            (segments,) = columns["source"].take([i])
             span = np.add(span, np.count_nonzero(segments[:, 1] == 1) - begins)
         positions[i] = span
     examples = replace(examples, labels=positions)
@@ -205,9 +205,9 @@ def _columns(
         ids = np.concatenate([one, two[begins:]])
         segments = np.where(np.arange(len(ids)) < len(one), 1, 2)
         rows.append(np.stack([ids, segments], axis=1, dtype=np.int32))
-    return {"pair": Rows.of(rows)}, {
-        "source_ids": Padded("pair", lambda row: row[:, 0]),
-        "segment_ids": Padded("pair", lambda row: row[:, 1]),
+    return {"source": Rows.of(rows)}, {
+        "source_ids": Padded("source", lambda row: row[:, 0]),
+        "segment_ids": Padded("source", lambda row: row[:, 1]),
     }
 
 

@@ -110,7 +110,7 @@ class Row:
     def made(self, config, **options):
         """Returns a built layer with random weights."""
         layer = self.layer(**config, **options)
-        layer.build(*(x.shape for x in self.inputs))
+        layer(*self.inputs)
         return randomise(layer)
 
 
@@ -132,9 +132,9 @@ BLOCKS = [
     {**HEADS, "d_ff": F, "positions": "rotary", "key_dim": K + 1, "use_bias": True},
 ]
 PAIR_MASKS = [
-    {},
     {"attention_mask": SOURCE["left"]},
     {"attention_mask": SOURCE["right"]},
+    {},
     {"attention_mask": masks_of_pairs(S)},
 ]
 ROTARY = {**HEADS, "key_dim": K + 1, "positions": "rotary", "use_bias": False}
