@@ -107,9 +107,8 @@ class Direction:
         student, steps = kt.quantization_aware(self.model), len(batches)
         schedule = keras.optimizers.schedules.PolynomialDecay(rate, steps, rate / 20)
         student.compile(keras.optimizers.Adam(schedule), kt.Distillation(self.model))
-        state = kt.TrainingCheckpoint(self.file("state"), every=25, data=batches)
         start = time.perf_counter()
-        student.fit(batches, epochs=1, callbacks=[state])
+        kt.Run(self.file("state"), every=25).fit(student, batches, epochs=1)
         minutes = (time.perf_counter() - start) / 60
         return student, {"updates": steps, "sentences": len(source), "minutes": round(minutes, 1)}
 

@@ -67,9 +67,8 @@ def train(args, run, text, tokenizer, strategy):
     if args.start_from:
         model.set_weights(keras.saving.load_model(args.start_from / "model.keras").get_weights())
     print(f"{model.count_params():,} parameters, {strategy.num_replicas_in_sync} replicas")
-    callbacks = run.callbacks(batches, args.epochs)
-    try:  # the batches are already shuffled
-        model.fit(batches, validation_data=valid, epochs=args.epochs, callbacks=callbacks)
+    try:
+        run.fit(model, batches, args.epochs, validation_data=valid)
     except KeyboardInterrupt:
         return False
     return True

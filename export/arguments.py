@@ -32,9 +32,10 @@ from keras_transformer.layers.checks import check_time_distributed
 from keras_transformer.models import Transformer
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortlist, Shortlisted
 from keras_transformer.search.speech import SpeechSearch
-from keras_transformer.text.json_tokenizer import AnyTokenizer, JsonTokenizer
+from keras_transformer.text.json_tokenizer import JsonTokenizer
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabularies import check_tokenizer, check_tokenizers, of_both_sides
+from keras_transformer.types import AnyTokenizer
 
 
 def check_arguments(

@@ -56,6 +56,7 @@ __all__ = [
     "RecurrentDecoderBlock",
     "RepetitionPenalty",
     "RotaryPositionEncoding",
+    "Run",
     "SSRU",
     "Sampling",
     "SearchResult",
@@ -73,7 +74,6 @@ __all__ = [
     "TokenAccuracy",
     "TokenEmbedding",
     "Tokenizer",
-    "TrainingCheckpoint",
     "Transformer",
     "TransformerEncoder",
     "answer_batches",
@@ -157,7 +157,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy
     from keras_transformer.training.model_losses import Distillation, RDrop
     from keras_transformer.training.quantization import quantization_aware
-    from keras_transformer.training.resume import TrainingCheckpoint
+    from keras_transformer.training.resume import Run
     from keras_transformer.training.schedules import InverseSquareRootWarmup
     from keras_transformer.translation import distil, generate, translate
 

@@ -5,7 +5,7 @@ Checkpoints and importers rely on the path and shape of every weight, listed in 
 Shapes: B batch, S source length, T target length, D d_model, V vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -13,7 +13,7 @@ from keras import layers, ops
 
 from keras_transformer.decoding import CachedDecoding, call_encoder
 from keras_transformer.layers.base import apply_settings, sublayer_settings
-from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
+from keras_transformer.layers.blocks import BlockArguments, DecoderBlock, EncoderBlock
 from keras_transformer.layers.checks import (
     check_encoder,
     check_id_inputs,
@@ -87,41 +87,31 @@ class TransformerModel(DistributedModel):
     decoder_stack: Stack | None = None
     max_length: int | None = None
 
-    def _store_arguments(self, arguments: dict[str, Any], kwargs: dict[str, Any]) -> None:
+    def _store_arguments(
+        self, kwargs: dict[str, Any], block_arguments: BlockArguments, **others: Any
+    ) -> None:
         """Checks the constructor's arguments and stores them as attributes of their names.
 
-        `positions` is stored as its configuration. The method runs before any layer is made.
-
-        A functional model calls `super().__init__` last, in `_connect`, because it needs the
-        outputs. Attributes may be set before: Keras starts to track them at the first assignment.
+        The method runs before any layer is made. A functional model calls `super().__init__` last,
+        in `_connect`, because it needs the outputs. Attributes may be set before: Keras starts to
+        track them at the first assignment.
 
         Args:
-            arguments: `locals()` of the constructor.
-            kwargs: its keyword arguments for Keras; `dtype` is removed from them.
+            kwargs: the constructor's keyword arguments for Keras; `dtype` is removed from them.
+            block_arguments: the arguments of the blocks. `positions` is stored as its
+                configuration.
+            **others: all other arguments of the constructor.
         """
-        arguments = {
-            name: value
-            for name, value in arguments.items()
-            if name not in ("self", "kwargs", "encoder", "__class__")
-        }
-        arguments["positions"] = keras.saving.serialize_keras_object(arguments["positions"])
-        self._argument_names = tuple(arguments)
-        for name, value in arguments.items():
+        self._block_arguments = block_arguments
+        self._argument_names = tuple(others)
+        for name, value in {**vars(block_arguments), **others}.items():
             setattr(self, name, value)
-        self._policy = self._take_policy(kwargs)
-        self._check_keras_arguments(kwargs)
-
-    @staticmethod
-    def _take_policy(kwargs: dict[str, Any]) -> Any:
-        policy = keras.dtype_policies.get(kwargs.pop("dtype", None))
-        if policy.quantization_mode is not None:
+        self._policy = keras.dtype_policies.get(kwargs.pop("dtype", None))
+        if self._policy.quantization_mode is not None:
             raise ValueError(
-                f"dtype={policy.name!r} is quantized, but a new model has floating-point weights. "
-                "Quantize it after training: model.quantize('int8')."
+                f"dtype={self._policy.name!r} is quantized, but a new model has floating-point "
+                "weights. Quantize it after training: model.quantize('int8')."
             )
-        return policy
-
-    def _check_keras_arguments(self, kwargs: dict[str, Any]) -> None:
         if unknown := sorted(set(kwargs) - {"name", "trainable"}):  # Keras would ignore them
             raise TypeError(
                 f"{type(self).__name__} has no arguments {unknown}. Check the spelling: "
@@ -166,23 +156,11 @@ class TransformerModel(DistributedModel):
         dtype = self._policy
         positions = position_encoding(self.positions, dtype=dtype, name=f"{text}_positions")
         self.max_length = positions.max_length
-        in_attention = positions.in_attention and not block.recurrent
+        arguments = self._block_arguments
+        if not positions.in_attention or block.recurrent:
+            arguments = replace(arguments, positions=None)
         blocks = [
-            block(
-                self.num_heads,
-                self.d_ff,
-                self.dropout,
-                self.activation,
-                self.norm_first,
-                key_dim=self.key_dim,
-                value_dim=self.value_dim,
-                attention_dropout=self.attention_dropout,
-                use_bias=self.use_bias,
-                positions=self.positions if in_attention else None,
-                epsilon=self.epsilon,
-                dtype=dtype,
-                name=f"{side}_block_{i}",
-            )
+            block(**vars(arguments), dtype=dtype, name=f"{side}_block_{i}")
             for i in range(num_layers)
         ]
         embedding_norm = None
@@ -256,11 +234,10 @@ class TransformerModel(DistributedModel):
         self.compiled = False  # an earlier optimizer has the variables of the frozen layers
 
     def get_config(self) -> dict[str, Any]:
-        config = {name: getattr(self, name) for name in self._argument_names}
-        config["activation"] = keras.activations.serialize(keras.activations.get(self.activation))
         settings = sublayer_settings(self)
         return {
-            **config,
+            **{name: getattr(self, name) for name in self._argument_names},
+            **self._block_arguments.get_config(),
             **({"sublayers": settings} if settings else {}),
             "name": self.name,
             "trainable": self.trainable,
@@ -388,7 +365,33 @@ class Transformer(CachedDecoding, TransformerModel):
         reads_end: bool = True,
         **kwargs: Any,
     ) -> None:
-        self._store_arguments(locals(), kwargs)
+        arguments = BlockArguments(
+            num_heads,
+            d_ff,
+            dropout,
+            activation,
+            norm_first,
+            key_dim,
+            value_dim,
+            attention_dropout,
+            use_bias,
+            positions,
+            epsilon,
+        )
+        self._store_arguments(
+            kwargs,
+            arguments,
+            vocab_size=vocab_size,
+            num_layers=num_layers,
+            d_model=d_model,
+            target_vocab_size=target_vocab_size,
+            embedding_norm=embedding_norm,
+            tie_output=tie_output,
+            output_bias=output_bias,
+            recurrent_decoder=recurrent_decoder,
+            reads_start=reads_start,
+            reads_end=reads_end,
+        )
         is_pair = isinstance(num_layers, (tuple, list))
         depth, target_depth = num_layers if is_pair else (num_layers, num_layers)
         dtype = self._policy
@@ -503,7 +506,28 @@ class TransformerEncoder(TransformerModel):
         num_segments: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self._store_arguments(locals(), kwargs)
+        arguments = BlockArguments(
+            num_heads,
+            d_ff,
+            dropout,
+            activation,
+            norm_first,
+            key_dim,
+            value_dim,
+            attention_dropout,
+            use_bias,
+            positions,
+            epsilon,
+        )
+        self._store_arguments(
+            kwargs,
+            arguments,
+            vocab_size=vocab_size,
+            num_layers=num_layers,
+            d_model=d_model,
+            embedding_norm=embedding_norm,
+            num_segments=num_segments,
+        )
         embedding = TokenEmbedding(vocab_size, d_model, dtype=self._policy, name="token_embedding")
         self.encoder_stack = self._make_stack(
             "encoder", "source", embedding, EncoderBlock, num_layers, num_segments
@@ -564,7 +588,29 @@ class CausalTransformer(CachedDecoding, TransformerModel):
         output_bias: bool = False,
         **kwargs: Any,
     ) -> None:
-        self._store_arguments(locals(), kwargs)
+        arguments = BlockArguments(
+            num_heads,
+            d_ff,
+            dropout,
+            activation,
+            norm_first,
+            key_dim,
+            value_dim,
+            attention_dropout,
+            use_bias,
+            positions,
+            epsilon,
+        )
+        self._store_arguments(
+            kwargs,
+            arguments,
+            vocab_size=vocab_size,
+            num_layers=num_layers,
+            d_model=d_model,
+            embedding_norm=embedding_norm,
+            tie_output=tie_output,
+            output_bias=output_bias,
+        )
         embedding = TokenEmbedding(
             vocab_size, d_model, tie_output, output_bias, dtype=self._policy, name="token_embedding"
         )

@@ -3,7 +3,7 @@
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,10 +19,7 @@ from keras_transformer.text.vocabularies import (
     check_tokenizers,
     of_both_sides,
 )
-from keras_transformer.types import StrPath
-
-if TYPE_CHECKING:  # it needs SentencePiece
-    from keras_transformer.text.json_tokenizer import AnyTokenizer
+from keras_transformer.types import AnyTokenizer, StrPath
 
 LINES_PER_CALL = 1000  # lines that `distil` passes to the teacher at once
 
@@ -30,10 +27,10 @@ LINES_PER_CALL = 1000  # lines that `distil` passes to the teacher at once
 def translate(
     search: Callable[..., Any],
     model: keras.Model,
-    tokenizer: "AnyTokenizer",
+    tokenizer: AnyTokenizer,
     lines: Sequence[str],
     tokens_per_batch: int = 4096,
-    target_tokenizer: "AnyTokenizer | None" = None,
+    target_tokenizer: AnyTokenizer | None = None,
     **options: Any,
 ) -> list[str]:
     """Translates lines of text with a Keras model.
@@ -79,7 +76,7 @@ def translate(
 def generate(
     search: Callable[..., Any],
     model: keras.Model,
-    tokenizer: "AnyTokenizer",
+    tokenizer: AnyTokenizer,
     prompts: Sequence[str],
     tokens_per_batch: int = 2048,
     **options: Any,

@@ -25,7 +25,7 @@ from keras_transformer.plots import plot_learning_curve
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training.callbacks import StopOnNonFinite, Throughput
 from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
-from keras_transformer.training.resume import TrainingCheckpoint
+from keras_transformer.training.resume import Run
 
 PACKAGES = ("tensorflow", "keras", "sentencepiece")
 
@@ -43,7 +43,7 @@ class RunFolder:
 
     >>> run = RunFolder("translator")
     >>> run.claim({"d_model": 128, "seed": 1})  # doctest: +SKIP
-    >>> model.fit(batches, epochs=9, callbacks=run.callbacks(batches, 9))  # doctest: +SKIP
+    >>> run.fit(model, batches, epochs=9)  # doctest: +SKIP
     """
 
     def __init__(self, path):
@@ -113,22 +113,25 @@ class RunFolder:
         with self.replace(name) as aside:
             shutil.copyfile(folder / name, aside)
 
-    def callbacks(self, batches, epochs):
-        """Returns callbacks for `fit`: progress, history, the weights of every epoch, checkpoints.
+    def fit(self, model, batches, epochs, **options):
+        """Trains a model, with progress, a history, checkpoints, and the weights of every epoch.
 
-        With them, the same call of `fit` resumes a stopped run.
+        The same call resumes a stopped run.
 
         Args:
-            batches: dataset of `translation_batches`, also passed to `fit`.
+            model: compiled model.
+            batches: dataset of `translation_batches`.
             epochs: int, the epochs of the whole run.
+            **options: other arguments of `model.fit`.
         """
-        return [
+        callbacks = [
             StopOnNonFinite(),
             Throughput(batches),
             HistoryLog(self.path / "history.jsonl"),
             CheckpointAveraging(self.path / "weights", last=epochs),
-            TrainingCheckpoint(self.path / "state", every=500, data=batches),
         ]
+        run = Run(self.path / "state", every=500)
+        run.fit(model, batches, epochs=epochs, callbacks=callbacks, **options)
 
     def history(self) -> dict[str, list[float]]:
         """Returns the logs of all epochs, a dict from name to list, as Keras' `History.history`.

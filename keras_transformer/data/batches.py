@@ -1,9 +1,10 @@
 """The batches of each epoch for `model.fit`, and the report of examples left out."""
 
+import itertools
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,8 +13,7 @@ import numpy as np
 
 from keras_transformer.data.examples import Examples
 from keras_transformer.data.plan import BatchOptions, BatchPlan
-from keras_transformer.text.json_tokenizer import AnyTokenizer
-from keras_transformer.types import Array
+from keras_transformer.types import AnyTokenizer, Array
 
 # The result of functions that make batches: a `tf.data.Dataset` on TensorFlow, a `Batches` on other
 # backends. Both have the attribute `batches`, a `Batches`.
@@ -54,11 +54,10 @@ def make_dataset(
         "overlong": read - len(kept.empty) - empty,
         "longest": options.longest,
         "limits": "".join(f" or {most} of the {name}" for name, most in examples.limits.items()),
-        "if_empty": "empty" if len(examples.columns) == 1 else "with an empty side",
     }
     if not len(kept.empty):
         raise ValueError(
-            "no {unit} is left of {read}: {empty} {if_empty}, {overlong} longer than {longest} "
+            "no {unit} is left of {read}: {empty} empty, {overlong} longer than {longest} "
             "tokens{limits} (the smallest of max_length, tokens_per_batch // batch_multiple and "
             "the last bucket boundary). Check the data, or raise the limit.".format(**counts)
         )
@@ -80,6 +79,7 @@ def make_dataset(
 class Report:
     """Counts of examples: `read == kept + empty + overlong`; duplicates are kept.
 
+    `empty` counts the examples without text, and the pairs of which one side has no text.
     `tokens` counts the tokens of the kept examples by side, such as "source" and "target":
     including the begin or end token, without padding. `cut` counts the kept examples that were
     shortened. `limits` names the limits of single sides beside `longest`. `str(report)` is a
@@ -97,14 +97,13 @@ class Report:
     tokens: dict[str, int]
     batches: int
     cut: int
-    if_empty: str
 
     def __str__(self) -> str:
         tokens = " and ".join(f"{count} {side}" for side, count in self.tokens.items())
         cut = f"{self.cut} cut at {self.longest} tokens; " if self.cut else ""
         return (
             f"{self.read} {self.unit}s read, {self.kept} kept ({self.duplicates} of them "
-            f"duplicates); left out: {self.empty} {self.if_empty}, {self.overlong} longer than "
+            f"duplicates); left out: {self.empty} empty, {self.overlong} longer than "
             f"{self.longest} tokens{self.limits}; {cut}{tokens} tokens in {self.batches} batches "
             "an epoch"
         )
@@ -118,8 +117,8 @@ class Batches(keras.utils.PyDataset):
     `batches`, which is a `Batches`.
 
     A pass that reaches its last batch advances to the next epoch. `seek` sets the epoch of the next
-    pass, and `rest` returns the batches that an interrupted run did not read. `fit` may start
-    passes that it never reads. This callback ties the order to the epochs of `fit`:
+    pass. `fit` may start passes that it never reads. This callback ties the order to the epochs of
+    `fit`:
 
         keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: train.batches.seek(epoch))
 
@@ -150,6 +149,7 @@ class Batches(keras.utils.PyDataset):
         self.tokenizers: dict[str, AnyTokenizer] = dict(tokenizers)
         self.batches_per_epoch: int = plan.batches_per_epoch
         self.epoch: int = 0
+        self._skipped = 0  # batches at the start of the next pass
         settings: dict[str, Any] = {"batches": plan.batches_per_epoch, "tokens": report.tokens}
         settings["content"] = plan.digest
         for name in ("tokens_per_batch", "batch_multiple", "shuffle", "seed"):
@@ -173,40 +173,66 @@ class Batches(keras.utils.PyDataset):
         """
         return self._plan.iterate(epoch, batch)
 
-    def seek(self, epoch: int) -> None:
-        """Sets the epoch of the next pass."""
-        if epoch < 0:
-            raise ValueError(f"epochs are counted from 0, got {epoch}.")
-        with self._lock:
-            self._seeks += 1
-            self.epoch = int(epoch)
+    def seek(self, epoch: int, batch: int = 0) -> None:
+        """Sets the epoch of the next pass.
 
-    def dataset(self) -> Dataset:
-        """Makes a `tf.data.Dataset`. Each pass yields the next epoch, from `epoch` on."""
-        # Keras warns that `fit` does not shuffle such data, although users did not ask for it.
-        warnings.filterwarnings("ignore", "`shuffle=True` was passed, but will be ignored")
-        dataset = self._from_generator(self.__iter__, self.batches_per_epoch)
-        dataset.batches = self
-        return dataset
-
-    def rest(self, epoch: int, batch: int) -> Dataset:
-        """Makes a `tf.data.Dataset`: each pass yields one epoch's batches from number `batch` on.
+        Args:
+            epoch: number of the epoch, from 0.
+            batch: number of the first batch to build. The pass still yields every batch, but equal
+                small ones in place of those before. `Run` reads them without training. Defaults
+                to 0.
 
         Raises:
-            ValueError: the epoch has fewer batches.
+            ValueError: a number is negative, or an epoch has fewer batches.
         """
+        if epoch < 0:
+            raise ValueError(f"epochs are counted from 0, got {epoch}.")
         if not 0 <= batch <= self.batches_per_epoch:
             raise ValueError(
                 f"an epoch has {self.batches_per_epoch} batches, so a run cannot resume at "
                 f"{batch}. Did the interrupted run have other data or another tokens_per_batch?"
             )
-        count = self.batches_per_epoch - batch
-        return self._from_generator(lambda: self.iterate(epoch, batch), count)
+        with self._lock:
+            self._seeks += 1
+            self.epoch, self._skipped = int(epoch), int(batch)
+
+    def dataset(self) -> Dataset:
+        """Makes a `tf.data.Dataset`. Each pass yields the next epoch, from `epoch` on."""
+        # Keras warns that `fit` does not shuffle such data, although users did not ask for it.
+        warnings.filterwarnings("ignore", "`shuffle=True` was passed, but will be ignored")
+        import tensorflow as tf  # here and not above: other backends do not need it
+
+        inputs, labels = self._example()
+        signature = (
+            tf.nest.map_structure(_spec, inputs),
+            # All axes are free: a token may have one label for each source token.
+            tf.nest.map_structure(lambda x: tf.TensorSpec([None] * x.ndim, x.dtype), labels),
+        )
+        dataset = tf.data.Dataset.from_generator(self.__iter__, output_signature=signature)
+        cardinality = tf.data.experimental.assert_cardinality(self.batches_per_epoch)
+        options = tf.data.Options()
+        # There is nothing to tune. At the end of an epoch TensorFlow 2.21 may wait for the next
+        # round of tuning: up to a minute.
+        options.autotune.enabled = False
+        # There are no files to shard by: each worker takes its part of every batch.
+        options.experimental_distribute.auto_shard_policy = (
+            tf.data.experimental.AutoShardPolicy.DATA
+        )
+        dataset = dataset.apply(cardinality).with_options(options).prefetch(2)
+        dataset.batches = self
+        return dataset
+
+    def _example(self) -> Any:
+        """Makes a small batch with the structure of all batches."""
+        return self._plan.examples.batch(np.zeros(1, int), 1, None)
 
     def __iter__(self) -> Iterator[Any]:
         with self._lock:
-            epoch, seeks = self.epoch, self._seeks
-        for number, batch in enumerate(self.iterate(epoch), 1):
+            epoch, seeks, skipped = self.epoch, self._seeks, self._skipped
+            self._skipped = 0  # in one pass only
+        placeholders = itertools.repeat(self._example(), skipped)
+        batches = itertools.chain(placeholders, self.iterate(epoch, skipped))
+        for number, batch in enumerate(batches, 1):
             if number == self.batches_per_epoch:
                 # Before the last batch is yielded, because `fit` reads no further than the
                 # cardinality. Not if `seek` was called since: passes that `fit` drops may end late.
@@ -227,26 +253,6 @@ class Batches(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> Any:
         return next(self._pass)
 
-    def _from_generator(self, generator: Callable[[], Iterator[Any]], count: int) -> Dataset:
-        import tensorflow as tf  # here and not above: other backends do not need it
-
-        example = self._plan.examples.batch(np.zeros(1, int), 1, None)
-        inputs, *labels = tf.nest.map_structure(_spec, example)
-        # A token may have one label for each source token.
-        free = [tf.nest.map_structure(_with_free_axes, part) for part in labels]
-        signature = (inputs, *free)
-        dataset = tf.data.Dataset.from_generator(generator, output_signature=signature)
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
-        options = tf.data.Options()
-        # There is nothing to tune. At the end of an epoch TensorFlow 2.21 may wait for the next
-        # round of tuning: up to a minute.
-        options.autotune.enabled = False
-        # There are no files to shard by: each worker takes its part of every batch.
-        options.experimental_distribute.auto_shard_policy = (
-            tf.data.experimental.AutoShardPolicy.DATA
-        )
-        return dataset.with_options(options).prefetch(2)
-
 
 def _spec(array: Array) -> Any:
     """Returns a spec with free batch size and length, and fixed other axes."""
@@ -254,8 +260,3 @@ def _spec(array: Array) -> Any:
 
     shape = [None, None, *array.shape[2:]][: array.ndim]
     return tf.TensorSpec(shape, array.dtype)
-
-
-def _with_free_axes(spec: Any) -> Any:
-    """Returns the same spec with a free size of every axis."""
-    return type(spec)([None] * spec.shape.rank, spec.dtype)

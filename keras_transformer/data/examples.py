@@ -6,13 +6,13 @@ Shapes: N examples of the data set, B batch.
 import functools
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from keras_transformer.special_ids import END_ID
-from keras_transformer.text.json_tokenizer import AnyTokenizer, JsonTokenizer
-from keras_transformer.types import Array, Ids
+from keras_transformer.padding import pad_rows
+from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
+from keras_transformer.types import AnyTokenizer, Array, Ids
 
 PADDING_LABEL = -1  # label of rows and positions that losses and metrics leave out
 
@@ -74,26 +74,24 @@ class Examples:
         unit: what one example is called in messages, such as "pair".
         columns: dictionary from a name, such as "source", to `Rows`.
         empty: bools (N,), whether an example is empty and must be left out.
-        collate: function that makes a batch. It gets the examples and the arguments of `batch`.
-        labels: array (N, ...), or `None`.
+        inputs: the field that is the model's input, or a dictionary from names to fields.
+        targets: the same of the labels.
+        labels: array (N, ...) for fields, or `None`.
         limits: greatest lengths of single columns, by name. Defaults to none.
-        joined: whether a batch joins the rows of an example. The length of an example is then the
-            sum of their lengths, and otherwise the greatest length.
     """
 
     unit: str
     columns: dict[str, Rows]
     empty: Array
-    collate: Callable[["Examples", Ids, int, int | None], Any]
+    inputs: "Fields"
+    targets: "Fields"
     labels: Array | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
-    joined: bool = False
 
     @property
     def lengths(self) -> Ids:
-        """Lengths of the examples, ints (N,)."""
-        join = np.add if self.joined else np.maximum
-        return functools.reduce(join, [column.lengths for column in self.columns.values()])
+        """Greatest lengths of the rows of each example, ints (N,)."""
+        return np.max([column.lengths for column in self.columns.values()], axis=0)
 
     @property
     def duplicates(self) -> int:
@@ -128,7 +126,7 @@ class Examples:
         return [column.take(indices) for column in self.columns.values()]
 
     def batch(self, indices: Ids, size: int, length: int | None) -> Any:
-        """Makes a batch of some examples.
+        """Makes a batch of some examples: all kinds of batches are made here.
 
         Args:
             indices: at most B indices.
@@ -138,7 +136,58 @@ class Examples:
         Returns:
             Inputs and labels, as NumPy arrays.
         """
-        return self.collate(self, indices, size, length)
+        return tuple(
+            {name: make(self, indices, size, length) for name, make in fields.items()}
+            if isinstance(fields, dict)
+            else fields(self, indices, size, length)
+            for fields in (self.inputs, self.targets)
+        )
+
+
+# A field of a batch: it makes an array from examples and the arguments of `Examples.batch`.
+Field: TypeAlias = Callable[[Examples, Ids, int, int | None], Array]
+Fields: TypeAlias = Field | dict[str, Field]
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A field with the rows of a column, padded on the right: ids (B, S), or vectors (B, S, F).
+
+    Args:
+        column: name of the column.
+        part: function from a row of the column to the row of the field. Defaults to `None`: the
+            row itself.
+        fill: the value of padding. Defaults to the padding id, 0.
+        may_be_shorter: whether a static length is bounded by the longest row of the column.
+            Defaults to `False`.
+    """
+
+    column: str
+    part: Callable[[Array], Array] | None = None
+    fill: int = PAD_ID
+    may_be_shorter: bool = False
+
+    def __call__(self, examples: Examples, indices: Ids, size: int, length: int | None) -> Array:
+        column = examples.columns[self.column]
+        rows = column.take(indices)
+        if self.part is not None:
+            rows = [self.part(row) for row in rows]
+        if self.may_be_shorter and length is not None:
+            length = min(length, int(column.lengths.max()))
+        return pad_rows(rows, size, length, self.fill)
+
+
+def begun(row: Ids) -> Ids:
+    """Replaces the end token of a row by a begin token before it: the input of a decoder.
+
+    Position i of the input then predicts token i + 1 of the row (teacher forcing).
+    """
+    return np.concatenate([[BEGIN_ID], row[:-1]])
+
+
+def row_labels(examples: Examples, indices: Ids, size: int, length: int | None) -> Ids:
+    """A field with the label of each row, int32 (B,); -1 for rows of padding."""
+    return pad_labels(examples.labels[indices], size)
 
 
 def text_rows(tokenizer: AnyTokenizer, lines: list[str], sampling_alpha: float | None) -> Rows:
@@ -152,18 +201,8 @@ def text_rows(tokenizer: AnyTokenizer, lines: list[str], sampling_alpha: float |
     rows = encode_rows(tokenizer, lines)
     if sampling_alpha is None:
         return Rows.of(rows)
-    check_draws(tokenizer)
     draw = functools.partial(encode_rows, tokenizer, alpha=sampling_alpha)
     return Rows.of(rows, texts=lines, draw=draw)
-
-
-def check_draws(tokenizer: AnyTokenizer) -> None:
-    """Raises `ValueError` for a tokenizer that cannot draw segmentations."""
-    if isinstance(tokenizer, JsonTokenizer):
-        raise ValueError(
-            "sampling_alpha needs a `Tokenizer`, which draws segmentations with SentencePiece, but "
-            "a JsonTokenizer was passed. Leave sampling_alpha out."
-        )
 
 
 def encode_rows(

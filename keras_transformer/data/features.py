@@ -3,8 +3,8 @@
 Shapes: B batch, S frames of the longest sequence, F features per frame, T target length.
 """
 
-import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,21 +12,20 @@ import numpy as np
 from keras_transformer.data.batches import Dataset, make_dataset
 from keras_transformer.data.examples import (
     Examples,
+    Padded,
     Rows,
     are_blank,
+    begun,
     check_counts_agree,
     label_ids,
-    pad_labels,
     refuse_without,
+    row_labels,
     text_rows,
 )
 from keras_transformer.data.plan import BatchOptions
-from keras_transformer.data.translation import shift_targets
-from keras_transformer.padding import pad_vectors
 from keras_transformer.text.corpora import checked_strings
-from keras_transformer.text.json_tokenizer import AnyTokenizer
 from keras_transformer.text.vocabularies import check_tokenizer
-from keras_transformer.types import Array, Ids
+from keras_transformer.types import AnyTokenizer, Array
 
 
 def feature_batches(
@@ -97,17 +96,19 @@ def feature_batches(
     _check_features(features)
     frames, classes, names = Rows.of(features), None, None
     columns, empty = {"source": frames}, frames.lengths == 0
+    inputs, labels = Padded("source"), row_labels
     if tokenizer is None:
         refuse_without("tokenizer", name=None if name == "features" else name)
         classes, names = label_ids(targets, label_names)
-        collate = _collate_classes
     else:
         refuse_without("classes as targets", label_names=label_names)
         texts = checked_strings(targets, "targets")
         columns["target"] = text_rows(tokenizer, texts, None)
         empty |= are_blank(texts)
-        collate = functools.partial(_collate_texts, name)
-    examples = Examples("sequence", columns, empty, collate, classes)
+        # Most texts are much shorter than sound, so their static shapes need not be as long.
+        labels = Padded("target", may_be_shorter=True)
+        inputs = {name: inputs, "target_ids": replace(labels, part=begun)}
+    examples = Examples("sequence", columns, empty, inputs, labels, classes)
     return make_dataset(examples, batch_options, {"target": tokenizer} if tokenizer else {}, names)
 
 
@@ -120,22 +121,3 @@ def _check_features(features: Sequence[Array]) -> None:
             )
         if not np.isfinite(array).all():
             raise ValueError(f"features number {number} has numbers that are not finite.")
-
-
-def _collate_classes(
-    examples: Examples, indices: Ids, size: int, length: int | None
-) -> tuple[Array, Ids]:
-    (frames,) = examples.take(indices)
-    return pad_vectors(frames, size, length), pad_labels(examples.labels[indices], size)
-
-
-def _collate_texts(
-    name: str, examples: Examples, indices: Ids, size: int, length: int | None
-) -> tuple[dict[str, Array], Ids]:
-    frames, targets = examples.take(indices)
-    # Most texts are much shorter than sound, so their static shapes need not be as long.
-    longest = None
-    if length is not None:
-        longest = min(length, int(examples.columns["target"].lengths.max()))
-    target_ids, labels = shift_targets(targets, size, longest)
-    return {name: pad_vectors(frames, size, length), "target_ids": target_ids}, labels

@@ -14,22 +14,21 @@ from keras_transformer.data.batches import Dataset, make_dataset
 from keras_transformer.data.examples import (
     PADDING_LABEL,
     Examples,
+    Fields,
+    Padded,
     Rows,
     are_blank,
     check_counts_agree,
-    check_draws,
     label_ids,
-    pad_labels,
     refuse_without,
+    row_labels,
     text_rows,
 )
 from keras_transformer.data.plan import BatchOptions
-from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import END_ID
 from keras_transformer.text.corpora import checked_strings, join_words
-from keras_transformer.text.json_tokenizer import AnyTokenizer
 from keras_transformer.text.vocabularies import check_tokenizer
-from keras_transformer.types import Array, Ids
+from keras_transformer.types import AnyTokenizer, Array, Ids
 
 
 def classification_batches(
@@ -92,15 +91,8 @@ def classification_batches(
         cut = int((~empty & (rows.lengths > lengths)).sum())
         rows.values[rows.starts + lengths - 1] = END_ID
         rows = replace(rows, lengths=lengths)
-    examples = Examples("text", {"source": rows}, empty, _collate_classes, classes)
+    examples = Examples("text", {"source": rows}, empty, Padded("source"), row_labels, classes)
     return make_dataset(examples, batch_options, {"source": tokenizer}, names, cut)
-
-
-def _collate_classes(
-    examples: Examples, indices: Ids, size: int, length: int | None
-) -> tuple[Ids, Ids]:
-    (sources,) = examples.take(indices)
-    return pad_rows(sources, size, length), pad_labels(examples.labels[indices], size)
 
 
 def tagging_batches(
@@ -175,17 +167,19 @@ def tagging_batches(
     rows = [_tagged_row([pieces[word] for word in words], marks) for words, marks in tagged]
     sampling: dict[str, Any] = {}
     if sampling_alpha is not None:
-        check_draws(tokenizer)
         draw = functools.partial(_draw_tagged, tokenizer, sampling_alpha)
         sampling = {"texts": tagged, "draw": draw}
     empty = np.array([not words for words in sentences], bool)
     columns, labels = {"source": Rows.of(rows, **sampling)}, None
+    ids = Padded("source", lambda row: row[:, 0])
+    targets: Fields = Padded("source", lambda row: row[:, 1], PADDING_LABEL)
     if sentence_labels is None:
         refuse_without("sentence_labels", sentence_label_names=sentence_label_names)
     else:
         check_counts_agree(sentences=sentences, sentence_labels=sentence_labels)
         labels, _ = label_ids(sentence_labels, sentence_label_names)
-    examples = Examples("sentence", columns, empty, _collate_tags, labels)
+        targets = {"tags": targets, "label": row_labels}
+    examples = Examples("sentence", columns, empty, ids, targets, labels)
     return make_dataset(examples, batch_options, {"source": tokenizer}, names)
 
 
@@ -209,14 +203,3 @@ def _draw_tagged(
     seed = int(rng.integers(2**32))
     pieces = iter(tokenizer.encode(words, sample=True, alpha=alpha, seed=seed))
     return [_tagged_row([next(pieces) for _ in words], marks) for words, marks in tagged]
-
-
-def _collate_tags(
-    examples: Examples, indices: Ids, size: int, length: int | None
-) -> tuple[Ids, Ids | dict[str, Ids]]:
-    (rows,) = examples.take(indices)
-    source_ids = pad_rows([row[:, 0] for row in rows], size, length)
-    tags = pad_rows([row[:, 1] for row in rows], size, length, PADDING_LABEL)
-    if examples.labels is None:
-        return source_ids, tags
-    return source_ids, {"tags": tags, "label": pad_labels(examples.labels[indices], size)}

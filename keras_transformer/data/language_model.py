@@ -13,19 +13,19 @@ import numpy as np
 from keras_transformer.data.batches import Dataset, make_dataset
 from keras_transformer.data.examples import (
     Examples,
+    Padded,
     Rows,
     are_blank,
+    begun,
     encode_rows,
     refuse_without,
     text_rows,
 )
 from keras_transformer.data.plan import BatchOptions, check_count
-from keras_transformer.data.translation import shift_targets
 from keras_transformer.padding import pad_rows
 from keras_transformer.text.corpora import checked_strings, read_lines, refuse_paths
-from keras_transformer.text.json_tokenizer import AnyTokenizer
 from keras_transformer.text.vocabularies import check_tokenizer
-from keras_transformer.types import Ids, StrPath
+from keras_transformer.types import AnyTokenizer, Ids, StrPath
 
 _NOT_WITH_WINDOW = "max_length", "bucket_boundaries"
 
@@ -95,7 +95,8 @@ def language_model_batches(
         batch_options = BatchOptions(tokens_per_batch, **options)
         lines = read_lines(texts) if is_file else texts
         columns = {"target": text_rows(tokenizer, lines, sampling_alpha)}
-        examples = Examples("document", columns, are_blank(lines), _collate_documents)
+        empty = are_blank(lines)
+        examples = Examples("document", columns, empty, Padded("target", begun), Padded("target"))
         return make_dataset(examples, batch_options, {"target": tokenizer})
     if sampling_alpha is not None or not options.keys().isdisjoint(_NOT_WITH_WINDOW):
         raise ValueError(
@@ -119,8 +120,8 @@ def language_model_batches(
     starts = np.arange(0, last + 1, window)
     lengths = np.full(len(starts), window)
     windows = _Windows(ids, starts, lengths, last=last, moves=batch_options.shuffle)
-    collate = _collate_documents if begin else _collate_windows
-    examples = Examples("window", {"target": windows}, lengths == 0, collate)
+    fields = (Padded("target", begun), Padded("target")) if begin else (Padded("target"), _next_ids)
+    examples = Examples("window", {"target": windows}, lengths == 0, *fields)
     return make_dataset(examples, batch_options, {"target": tokenizer})
 
 
@@ -142,16 +143,7 @@ class _Windows(Rows):
         return replace(self, starts=rng.integers(self.starts, latest)) if self.moves else self
 
 
-def _collate_documents(
-    examples: Examples, indices: Ids, size: int, length: int | None
-) -> tuple[Ids, Ids]:
-    (rows,) = examples.take(indices)
-    return shift_targets(rows, size, length)
-
-
-def _collate_windows(
-    examples: Examples, indices: Ids, size: int, length: int | None
-) -> tuple[Ids, Ids]:
+def _next_ids(examples: Examples, indices: Ids, size: int, length: int | None) -> Ids:
+    """A field with the token after each token of the windows, (B, T)."""
     windows = examples.columns["target"]
-    after = replace(windows, starts=windows.starts + 1)
-    return pad_rows(windows.take(indices), size), pad_rows(after.take(indices), size)
+    return pad_rows(replace(windows, starts=windows.starts + 1).take(indices), size)

@@ -3,6 +3,7 @@
 Shapes: B batch, S length of a row.
 """
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,8 @@ import numpy as np
 from keras_transformer.data.batches import Dataset, make_dataset
 from keras_transformer.data.examples import (
     Examples,
+    Field,
+    Padded,
     Rows,
     are_blank,
     check_counts_agree,
@@ -19,16 +22,14 @@ from keras_transformer.data.examples import (
     label_ids,
     pad_labels,
     refuse_without,
-    text_rows,
+    row_labels,
 )
 from keras_transformer.data.plan import BatchOptions
-from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID
 from keras_transformer.text.corpora import checked_strings, read_parallel
-from keras_transformer.text.json_tokenizer import AnyTokenizer
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.vocabularies import check_tokenizer
-from keras_transformer.types import Ids, StrPath
+from keras_transformer.types import AnyTokenizer, Ids, StrPath
 
 
 def pair_batches(
@@ -101,20 +102,16 @@ def pair_batches(
             "Without labels the model chooses among the second texts of a batch, which would "
             "include rows of padding: leave out static_shapes and batch_multiple."
         )
-    columns = {
-        "first": text_rows(tokenizer, first, None),
-        "second": _second_rows(tokenizer, second, one_row),
-    }
+    columns, inputs = _columns(tokenizer, first, second, one_row)
     empty = are_blank(first) | are_blank(second)
-    examples = Examples("pair", columns, empty, _collate_pairs, classes, joined=one_row)
+    targets = row_labels if labels is not None else _row_numbers
+    examples = Examples("pair", columns, empty, inputs, targets, classes)
     return make_dataset(examples, batch_options, {"source": tokenizer}, names)
 
 
-def _collate_pairs(
-    examples: Examples, indices: Ids, size: int, length: int | None
-) -> tuple[dict[str, Ids], Ids]:
-    labels = np.arange(len(indices)) if examples.labels is None else examples.labels[indices]
-    return _inputs(examples, indices, size, length), pad_labels(labels, size)
+def _row_numbers(examples: Examples, indices: Ids, size: int, length: int | None) -> Ids:
+    """A field with the number of each row: the second text that belongs to its first one."""
+    return pad_labels(np.arange(len(indices)), size)
 
 
 def answer_batches(
@@ -172,17 +169,17 @@ def answer_batches(
     questions = checked_strings(questions, "questions")
     passages = checked_strings(passages, "passages")
     check_counts_agree(questions=questions, passages=passages, answers=answers)
-    columns = {
-        "question": text_rows(tokenizer, questions, None),
-        "passage": _second_rows(tokenizer, passages, one_row),
-    }
+    columns, inputs = _columns(tokenizer, questions, passages, one_row)
     empty = are_blank(questions) | are_blank(passages)
-    examples = Examples("question", columns, empty, _collate_answers, joined=one_row)
-    positions = np.zeros((len(answers), 2), int)
+    targets = {"start": functools.partial(_position, 0), "end": functools.partial(_position, 1)}
+    examples = Examples("question", columns, empty, inputs, targets)
+    positions, begins = np.zeros((len(answers), 2), int), _begin_count(tokenizer)
     for i in examples.fitting(batch_options.longest):
         span = piece_span(tokenizer, passages[i], answers[i], f"answer {i}")
-        before = columns["question"].lengths[i] - _begin_count(tokenizer) if one_row else 0
-        positions[i] = np.add(span, before)
+        if one_row:
+            (segments,) = columns["source"].take([i])
+            span = np.add(span, np.count_nonzero(segments[:, 1] == 1) - begins)
+        positions[i] = span
     examples = replace(examples, labels=positions)
     return make_dataset(examples, batch_options, {"source": tokenizer})
 
@@ -192,10 +189,26 @@ def _begin_count(tokenizer: AnyTokenizer) -> int:
     return tokenizer.encode("").count(BEGIN_ID)
 
 
-def _second_rows(tokenizer: AnyTokenizer, lines: list[str], one_row: bool) -> Rows:
-    """Makes rows of the second texts; without begin token in a row that has one already."""
-    count = _begin_count(tokenizer) if one_row else 0
-    return Rows.of([row[count:] for row in encode_rows(tokenizer, lines)])
+def _columns(
+    tokenizer: AnyTokenizer, first: list[str], second: list[str], one_row: bool
+) -> tuple[dict[str, Rows], dict[str, Field]]:
+    """Returns the columns of pairs, and the inputs: two rows of ids, or one of ids and segments.
+
+    In one row the second text has no begin token.
+    """
+    firsts, seconds = encode_rows(tokenizer, first), encode_rows(tokenizer, second)
+    if not one_row:
+        columns = {"first": Rows.of(firsts), "second": Rows.of(seconds)}
+        return columns, {"first_ids": Padded("first"), "second_ids": Padded("second")}
+    begins, rows = _begin_count(tokenizer), []
+    for one, two in zip(firsts, seconds, strict=True):
+        ids = np.concatenate([one, two[begins:]])
+        segments = np.where(np.arange(len(ids)) < len(one), 1, 2)
+        rows.append(np.stack([ids, segments], axis=1, dtype=np.int32))
+    return {"source": Rows.of(rows)}, {
+        "source_ids": Padded("source", lambda row: row[:, 0]),
+        "segment_ids": Padded("source", lambda row: row[:, 1]),
+    }
 
 
 def piece_span(
@@ -243,21 +256,6 @@ def _is_byte(tokenizer: AnyTokenizer, token: int) -> bool:
     return token != BEGIN_ID
 
 
-def _collate_answers(
-    examples: Examples, indices: Ids, size: int, length: int | None
-) -> tuple[dict[str, Ids], dict[str, Ids]]:
-    start, end = examples.labels[indices].T
-    labels = {"start": pad_labels(start, size), "end": pad_labels(end, size)}
-    return _inputs(examples, indices, size, length), labels
-
-
-def _inputs(examples: Examples, indices: Ids, size: int, length: int | None) -> dict[str, Ids]:
-    """Makes the inputs of pairs of texts, in one row or in two."""
-    first, second = examples.take(indices)
-    if not examples.joined:
-        rows = {"first_ids": first, "second_ids": second}
-    else:
-        pairs = list(zip(first, second, strict=True))
-        segments = [np.repeat([1, 2], [len(a), len(b)]) for a, b in pairs]
-        rows = {"source_ids": [np.concatenate(pair) for pair in pairs], "segment_ids": segments}
-    return {name: pad_rows(each, size, length) for name, each in rows.items()}
+def _position(which: int, examples: Examples, indices: Ids, size: int, length: int | None) -> Ids:
+    """A field with the position of the answer's first (0) or last (1) piece, (B,)."""
+    return pad_labels(examples.labels[indices, which], size)

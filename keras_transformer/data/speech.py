@@ -5,16 +5,22 @@ Shapes: B batch, S frames of a window, M mel bands, T target length, P start tok
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from keras_transformer.data.batches import Dataset, make_dataset
-from keras_transformer.data.examples import Examples, Rows, are_blank, check_counts_agree
+from keras_transformer.data.examples import (
+    Examples,
+    Padded,
+    Rows,
+    are_blank,
+    begun,
+    check_counts_agree,
+)
 from keras_transformer.data.plan import BatchOptions, check_count
-from keras_transformer.data.translation import shift_targets
 from keras_transformer.mel import HOP, SAMPLE_RATE
-from keras_transformer.padding import pad_vectors
 from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.text.corpora import checked_strings
 from keras_transformer.text.json_tokenizer import JsonTokenizer
@@ -108,12 +114,13 @@ def speech_batches(
         _target(start, [id for id in row if id not in special], first_time, len(array))
         for row, array in zip(rows, features, strict=True)
     ]
-    sources = Rows.of(features)
+    sources, labels = Rows.of(features), Padded("target", may_be_shorter=True)
     examples = Examples(
         "recording",
         {"source": sources, "target": Rows.of(targets)},
         are_blank(texts) | (sources.lengths == 0),
-        functools.partial(_collate, len(start)),
+        {"features": Padded("source"), "target_ids": replace(labels, part=begun)},
+        replace(labels, part=functools.partial(_unlabelled, len(start))),
         limits={"target": max_length},
     )
     batch_options = BatchOptions(
@@ -153,11 +160,6 @@ def _target(start: list[int], text: list[int], first_time: int | None, frames: i
     return np.array([*start, *text, END_ID], np.int32)
 
 
-def _collate(
-    start: int, examples: Examples, indices: Ids, size: int, length: int | None
-) -> tuple[dict[str, Array], Ids]:
-    features, targets = examples.take(indices)
-    longest = int(examples.columns["target"].lengths.max())
-    target_ids, labels = shift_targets(targets, size, longest)
-    labels[:, :start] = PAD_ID
-    return {"features": pad_vectors(features, size, length), "target_ids": target_ids}, labels
+def _unlabelled(start: int, row: Ids) -> Ids:
+    """Returns the labels of a target, with padding in place of the first `start` tokens."""
+    return np.concatenate([np.full(start, PAD_ID), row[start:]])

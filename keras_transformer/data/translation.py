@@ -13,19 +13,19 @@ import numpy as np
 from keras_transformer.data.batches import Dataset, make_dataset
 from keras_transformer.data.examples import (
     Examples,
+    Padded,
     are_blank,
+    begun,
     check_counts_agree,
     text_rows,
 )
 from keras_transformer.data.plan import BatchOptions
-from keras_transformer.padding import pad_rows
-from keras_transformer.special_ids import BEGIN_ID, PAD_ID, UNKNOWN_ID
+from keras_transformer.special_ids import PAD_ID, UNKNOWN_ID
 from keras_transformer.text.corpora import read_parallel
 from keras_transformer.text.glossary import MARKS, Glossary
-from keras_transformer.text.json_tokenizer import AnyTokenizer
 from keras_transformer.text.vocabularies import check_tokenizer
 from keras_transformer.text.words import PieceWords, piece_weights, read_alignments
-from keras_transformer.types import Array, Ids, StrPath
+from keras_transformer.types import AnyTokenizer, Array, Ids, StrPath
 
 
 def translation_batches(
@@ -114,25 +114,18 @@ def translation_batches(
         )
     }
     empty = are_blank(sources) | are_blank(targets)
-    examples = Examples("pair", columns, empty, _collate)
+    inputs = {"source_ids": Padded("source"), "target_ids": Padded("target", begun)}
+    examples = Examples("pair", columns, empty, inputs, Padded("target"))
     if alignments is not None:
         words = [PieceWords(each) for each in tokenizers]
-        collate = functools.partial(_collate_aligned, words)
         rows = [
             each.encode(lines) for each, lines in zip(tokenizers, (sources, targets), strict=True)
         ]
         counts = [each.counts(ids) for each, ids in zip(words, rows, strict=True)]
         labels = _alignments(alignments, *counts)
-        examples = replace(examples, labels=labels, collate=collate)
+        targets = {"logits": Padded("target"), "alignments": functools.partial(_aligned, words)}
+        examples = replace(examples, labels=labels, targets=targets)
     return make_dataset(examples, batch_options, dict(zip(columns, tokenizers, strict=True)))
-
-
-def _collate(
-    examples: Examples, indices: Ids, size: int, length: int | None
-) -> tuple[dict[str, Ids], Ids]:
-    sources, targets = examples.take(indices)
-    target_ids, labels = shift_targets(targets, size, length)
-    return {"source_ids": pad_rows(sources, size, length), "target_ids": target_ids}, labels
 
 
 def _annotated(
@@ -171,28 +164,17 @@ def _alignments(alignments: StrPath | Iterable[str], *sides: list[int]) -> Array
     return rows
 
 
-def _collate_aligned(
+def _aligned(
     words: list[PieceWords], examples: Examples, indices: Ids, size: int, length: int | None
-) -> tuple[dict[str, Ids], dict[str, Array]]:
-    """Same as `_collate`, with alignments of pieces: -1 in padded rows, 0 for the end token."""
-    inputs, labels = _collate(examples, indices, size, length)
-    shape = *labels.shape, inputs["source_ids"].shape[1]
-    weights = np.where(
-        labels[..., np.newaxis] == PAD_ID, np.float32(-1), np.zeros(shape, "float32")
+) -> Array:
+    """A field with alignments of pieces, (B, T, S): -1 in padded rows, 0 for the end token."""
+    source_ids, labels = (
+        Padded(name)(examples, indices, size, length) for name in ("source", "target")
     )
+    weights = np.zeros((*labels.shape, source_ids.shape[1]), np.float32)
+    weights[labels == PAD_ID] = -1
     for row, index, *ids in zip(weights, indices, *examples.take(indices), strict=False):
         numbers = [each.numbers(part[:-1]) for each, part in zip(words, ids, strict=True)]
         given = piece_weights(examples.labels[index], *numbers)
         row[: given.shape[0], : given.shape[1]] = given
-    return inputs, {"logits": labels, "alignments": weights}
-
-
-def shift_targets(rows: list[Array], size: int, length: int | None) -> tuple[Ids, Ids]:
-    """Makes target ids and labels, (B, T): position i of a row predicts its token i + 1.
-
-    Args:
-        rows: list of ids, each with its end token.
-        size, length: B and T; T may be `None`.
-    """
-    starts = [np.concatenate([[BEGIN_ID], row[:-1]]) for row in rows]
-    return pad_rows(starts, size, length), pad_rows(rows, size, length)
+    return weights

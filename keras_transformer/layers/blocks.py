@@ -4,6 +4,7 @@ Shapes: B batch, T target length, S source length, W beam width, D d_model, F d_
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -78,6 +79,34 @@ class FeedForward(BaseLayer):
         return {**super().get_config(), "d_ff": self.d_ff, "activation": activation}
 
 
+@dataclass(frozen=True)
+class BlockArguments:
+    """Arguments of a block, which models hand down to it. `EncoderBlock` documents them.
+
+    `positions` is stored as its configuration.
+    """
+
+    num_heads: int
+    d_ff: int
+    dropout: float
+    activation: Any
+    norm_first: bool
+    key_dim: int | None
+    value_dim: int | None
+    attention_dropout: float
+    use_bias: bool
+    positions: Any
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", keras.saving.serialize_keras_object(self.positions))
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments as JSON values."""
+        activation = keras.activations.serialize(keras.activations.get(self.activation))
+        return {**vars(self), "activation": activation}
+
+
 class _Block(BaseLayer):
     """Arguments, sublayers and residual connections that the blocks share."""
 
@@ -100,36 +129,47 @@ class _Block(BaseLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.num_heads, self.d_ff, self.dropout = num_heads, d_ff, dropout
-        self.key_dim, self.value_dim, self.attention_dropout = key_dim, value_dim, attention_dropout
-        self.norm_first, self.use_bias, self.epsilon = norm_first, use_bias, epsilon
-        self._positions_config = keras.saving.serialize_keras_object(positions)
+        self.num_heads: int = num_heads
+        self.arguments: BlockArguments = BlockArguments(
+            num_heads,
+            d_ff,
+            dropout,
+            activation,
+            norm_first,
+            key_dim,
+            value_dim,
+            attention_dropout,
+            use_bias,
+            positions,
+            epsilon,
+        )
         dtype = self.dtype_policy
         self.feed_forward = FeedForward(d_ff, activation, dtype=dtype, name="feed_forward")
         self.dropout_layer = layers.Dropout(dropout, dtype=dtype)
 
     def _make_attention(self, name: str, d_model: int, positions: Any = None) -> MultiHeadAttention:
-        key_dim = self.key_dim
+        given, key_dim = self.arguments, self.arguments.key_dim
         if key_dim is None:
-            if self.num_heads < 1 or d_model % self.num_heads:
+            if given.num_heads < 1 or d_model % given.num_heads:
                 raise ValueError(
-                    f"d_model={d_model} does not divide into num_heads={self.num_heads} heads. "
+                    f"d_model={d_model} does not divide into num_heads={given.num_heads} heads. "
                     "Change one of them, or set key_dim."
                 )
-            key_dim = d_model // self.num_heads
+            key_dim = d_model // given.num_heads
         return MultiHeadAttention(
-            self.num_heads,
+            given.num_heads,
             key_dim,
-            self.value_dim,
-            self.attention_dropout,
-            self.use_bias,
+            given.value_dim,
+            given.attention_dropout,
+            given.use_bias,
             positions,
             dtype=self.dtype_policy,
             name=name,
         )
 
     def _make_norm(self, name: str, input_shape: Shape) -> layers.LayerNormalization:
-        norm = layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name=name)
+        epsilon = self.arguments.epsilon
+        norm = layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
         norm.build(input_shape)
         return norm
 
@@ -142,7 +182,9 @@ class _Block(BaseLayer):
 
     def _make_self_attention(self, input_shape: Shape) -> Any:
         """Makes and builds the layer. `RecurrentDecoderBlock` overrides this."""
-        attention = self._make_attention("self_attention", input_shape[-1], self._positions_config)
+        attention = self._make_attention(
+            "self_attention", input_shape[-1], self.arguments.positions
+        )
         attention.build(input_shape, input_shape)
         return attention
 
@@ -151,26 +193,19 @@ class _Block(BaseLayer):
 
     def _before(self, norm: keras.Layer, x: Tensor) -> Tensor:
         """Returns the input of a sublayer: x, or LayerNorm(x) with `norm_first`."""
-        return norm(x) if self.norm_first else x
+        return norm(x) if self.arguments.norm_first else x
 
     def _after(self, norm: keras.Layer, x: Tensor, output: Tensor) -> Tensor:
         """Returns LayerNorm(x + Dropout(output)), or the sum alone with `norm_first`."""
         x = x + self.dropout_layer(output)
-        return x if self.norm_first else norm(x)
+        return x if self.arguments.norm_first else norm(x)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         norm = self.feed_forward_norm
         return self._after(norm, x, self.feed_forward(self._before(norm, x)))
 
     def get_config(self) -> dict[str, Any]:
-        names = ("num_heads", "d_ff", "dropout", "norm_first", "key_dim", "value_dim")
-        names += ("attention_dropout", "use_bias", "epsilon")
-        return {
-            **super().get_config(),
-            **{name: getattr(self, name) for name in names},
-            "activation": keras.activations.serialize(self.feed_forward.activation),
-            "positions": self._positions_config,
-        }
+        return {**super().get_config(), **self.arguments.get_config()}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -144,9 +144,9 @@ class RecurrentDecoderBlock(DecoderBlock):
     recurrent = True
 
     def _make_self_attention(self, input_shape: Shape) -> SSRU:
-        if self._positions_config is not None:
+        if (positions := self.arguments.positions) is not None:
             raise ValueError(
-                f"positions={self._positions_config!r} was passed, but an SSRU has no attention to "
+                f"positions={positions!r} was passed, but an SSRU has no attention to "
                 "add them to. It reads positions in their order: leave positions out."
             )
         unit = SSRU(dtype=self.dtype_policy, name="self_attention")

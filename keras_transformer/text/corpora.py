@@ -5,14 +5,10 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras_transformer.special_ids import BEGIN_ID, UNKNOWN_ID
-from keras_transformer.types import StrPath
-
-if TYPE_CHECKING:  # tokenizers import this module
-    from keras_transformer.text.json_tokenizer import AnyTokenizer
-
+from keras_transformer.types import AnyTokenizer, StrPath
 
 # Lines that are checked for names of files: a longer list is text.
 FEW_FILES = 16
@@ -153,7 +149,7 @@ def checked_strings(lines: Iterable[str], name: str) -> list[str]:
     return lines
 
 
-def encode_words(tokenizer: "AnyTokenizer", words: Iterable[str]) -> tuple[list[int], list[int]]:
+def encode_words(tokenizer: AnyTokenizer, words: Iterable[str]) -> tuple[list[int], list[int]]:
     """Encodes each word of a sentence separately, for training and serving of tags.
 
     Args:

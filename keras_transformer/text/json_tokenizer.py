@@ -6,7 +6,7 @@ Importing this module needs neither the library nor TensorFlow. Ids: 0 pad, 1 un
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias, overload
+from typing import Any, overload
 
 from keras_transformer.files import whole_file
 from keras_transformer.text.corpora import checked_strings
@@ -87,16 +87,36 @@ class JsonTokenizer:
         return {token.content: id for id, token in added.items()}
 
     @overload
-    def encode(self, text: str) -> list[int]: ...
+    def encode(
+        self, text: str, sample: bool = ..., alpha: float = ..., seed: int | None = ...
+    ) -> list[int]: ...
 
     @overload
-    def encode(self, text: Sequence[str]) -> list[list[int]]: ...
+    def encode(
+        self, text: Sequence[str], sample: bool = ..., alpha: float = ..., seed: int | None = ...
+    ) -> list[list[int]]: ...
 
-    def encode(self, text: str | Sequence[str]) -> list[int] | list[list[int]]:
+    def encode(
+        self,
+        text: str | Sequence[str],
+        sample: bool = False,
+        alpha: float | None = None,
+        seed: int | None = None,
+    ) -> list[int] | list[list[int]]:
         """Returns the ids of a string, or a list of them for a list; without end token.
 
-        For BERT the ids of each text start with the begin token, `[CLS]`.
+        For BERT the ids of each text start with the begin token, `[CLS]`. The arguments `sample`,
+        `alpha` and `seed` of `Tokenizer.encode` raise an error.
+
+        Raises:
+            TypeError: if `text` holds something that is not a string.
+            ValueError: another argument was passed.
         """
+        if sample or alpha is not None or seed is not None:
+            raise ValueError(
+                "sampling_alpha needs a `Tokenizer`, which draws segmentations with SentencePiece, "
+                "but this is a JsonTokenizer. Leave sampling_alpha out."
+            )
         if isinstance(text, str):
             return self.encode([text])[0]
         lines = checked_strings(text, "text")
@@ -139,10 +159,7 @@ class JsonTokenizer:
         return JsonTokenizer, (self._text,)
 
 
-AnyTokenizer: TypeAlias = Tokenizer | JsonTokenizer
-
-
-def load_tokenizer(path: StrPath) -> AnyTokenizer:
+def load_tokenizer(path: StrPath) -> Tokenizer | JsonTokenizer:
     """Reads a `Tokenizer` or a `JsonTokenizer`, depending on the content of the file."""
     with open(path, "rb") as file:
         kind = JsonTokenizer if file.read(1) == b"{" else Tokenizer

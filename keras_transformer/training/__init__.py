@@ -2,8 +2,8 @@
 
 Keras' own `fit` is the trainer. Losses, metrics and schedules use Keras only. `distribution` has
 the base class of all models, and `steps` its training steps for TensorFlow. Callbacks are in
-`callbacks`, `checkpoints` and `resume`, which uses `fit_call` and `run_state`. `alignment` has
-guided alignment.
+`callbacks` and `checkpoints`. `resume` has runs that continue after an interruption, and uses
+`run_state`. `alignment` has guided alignment.
 
 Put a new loss, metric, schedule or callback into the file of that name.
 """

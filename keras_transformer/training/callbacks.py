@@ -2,16 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_transformer.text.vocabularies import check_tokenizers, of_both_sides
 from keras_transformer.translation import translate
-
-if TYPE_CHECKING:  # it needs SentencePiece; callbacks do not
-    from keras_transformer.text.json_tokenizer import AnyTokenizer
+from keras_transformer.types import AnyTokenizer
 
 
 class BleuCallback(keras.callbacks.Callback):
@@ -61,11 +59,11 @@ class BleuCallback(keras.callbacks.Callback):
     def __init__(
         self,
         search: Callable[..., Any],
-        tokenizer: "AnyTokenizer",
+        tokenizer: AnyTokenizer,
         source_lines: Sequence[str],
         reference_lines: Sequence[str],
         *,
-        target_tokenizer: "AnyTokenizer | None" = None,
+        target_tokenizer: AnyTokenizer | None = None,
         every: int = 1,
         start: int = 0,
         tokens_per_batch: int = 4096,

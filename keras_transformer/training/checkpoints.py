@@ -123,7 +123,7 @@ def average_checkpoints(paths: StrPath | Sequence[StrPath], last: int | None = N
 
     Args:
         paths: list of checkpoint files, or a folder of `.npz` files, which are read in the order of
-            their names; `CheckpointAveraging` and `TrainingCheckpoint` name them by epoch.
+            their names; `CheckpointAveraging` and `Run` name them by epoch.
         last: number of files to use, from the end. Defaults to all.
 
     Returns:

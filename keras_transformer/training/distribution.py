@@ -171,7 +171,8 @@ def _check_data(model: keras.Model, x: Any, y: Any = None) -> None:
 
     It runs on the host before training. Ids of other datasets are seen by the model only.
     """
-    check_tokenizers(model, _tokenizers_of(x))
+    if tokenizers := _tokenizers_of(x):
+        check_tokenizers(model, tokenizers)
     sizes, tensors = vocabulary_sizes(model), getattr(model, "inputs", None) or ()
     if all(tensor.dtype != "string" for tensor in tensors):
         check_no_text(x)

@@ -46,7 +46,7 @@ def quantization_aware(model: keras.Model) -> keras.Model:
     Bengio et al., arXiv 1308.3432, section 4).
 
     Call this before `compile`, under the strategy's scope, if any. After an interruption call it
-    again; `TrainingCheckpoint` restores the weights. To keep the answers of the float32 model, pass
+    again; `Run.fit` restores the weights. To keep the answers of the float32 model, pass
     that model to `Distillation` as the teacher.
 
     Args:

@@ -1,9 +1,11 @@
 """Training that continues exactly where it stopped."""
 
 import logging
-import math
 import pathlib
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import keras
@@ -30,8 +32,7 @@ from keras_transformer.training.checkpoints import (
     write_checkpoint,
     write_weights,
 )
-from keras_transformer.training.fit_call import FirstEpoch, Interrupt, SkippedBatches
-from keras_transformer.training.optimizers import build_optimizer, inner_optimizer
+from keras_transformer.training.optimizers import build_optimizer
 from keras_transformer.training.run_state import (
     attributes,
     configured_settings,
@@ -47,14 +48,18 @@ _log = logging.getLogger(__name__)
 
 _NOTE = {"epoch", "batch", "epochs", "finished", "callbacks", "settings", "data", "tokenizers"}
 
+# Path, arrays and note of a checkpoint.
+_Checkpoint = tuple[pathlib.Path, dict[str, Array], dict[str, Any]]
 
-class TrainingCheckpoint(keras.callbacks.Callback):
-    """Saves the whole state of training; the same call of `fit` continues from it.
 
-    Start the script again after an interruption: `fit` continues from the newest undamaged
-    checkpoint, and the final weights are the same as without the interruption. The checkpoint has
-    the weights, the optimizer state (moments, averages, number of updates, loss scale), the seeds
-    of dropout, the position in the data and, within an epoch, the metrics.
+class Run:
+    """A training run in a folder, which holds the whole state of training.
+
+    `fit` calls `model.fit` and writes checkpoints. Start the script again after an interruption:
+    `fit` continues from the newest undamaged checkpoint, and the final weights are the same as
+    without the interruption. A checkpoint has the weights, the optimizer state (moments, averages,
+    number of updates, loss scale), the seeds of dropout, the position in the data and, within an
+    epoch, the metrics.
 
     One line of output says where `fit` continues. A run that finished, by its last epoch or by an
     early stop, is not trained any further: the model gets its final weights, and the line says so.
@@ -64,25 +69,24 @@ class TrainingCheckpoint(keras.callbacks.Callback):
     The model, the optimizer and the loss must be configured as before. Only the learning rate may
     change: `fit` then continues with the new one, and the line names both.
 
-    The order of the data must depend only on the epoch. This holds for datasets of this package:
-    pass the dataset as `data`, and `fit` starts in the middle of an epoch at no cost. Leave out
-    `steps_per_epoch`: epochs that are parts of a pass would continue elsewhere. Other datasets are
-    read up to the position; one that shuffles must give the same order in the same epoch. Within an
+    The order of the data must depend only on the epoch. This holds for datasets of this package;
+    `fit` then starts in the middle of an epoch without building the batches before. Other datasets
+    are read up to the position; one that shuffles must give the same order in the same epoch. Leave
+    out `steps_per_epoch`: epochs that are parts of a pass would continue elsewhere. Within an
     epoch, changed data is an error.
 
     Ctrl-C (or SIGTERM) saves after the current update and then raises `KeyboardInterrupt`; a
     second one stops at once. During validation the first one waits for the end of the epoch.
 
-    Put it last in the list of callbacks, so that it saves the state of the others; only
-    `SwapEMAWeights(swap_on_epoch=True)`, which replaces the weights between two epochs, comes after
-    it. On several machines only the first one writes, and all of them read: share the folder. It
+    On several machines only the first one writes, and all of them read: share the folder. A run
     needs the TensorFlow backend.
 
     Args:
         folder: str or path of the folder to write, one for each run.
+        data: the dataset of this package that the data of `fit` is made from, such as `train` for
+            `train.map(function)`. Defaults to `None`: it is passed to `fit` itself.
         every: number of batches between checkpoints within an epoch. Defaults to `None`: at the end
             of each epoch only.
-        data: the dataset that is passed to `fit`, if this package made it.
         keep: number of checkpoints to keep. Defaults to 2: if the newest is damaged on the disk,
             the one before it is used.
         stateful: callbacks whose progress is also saved: numbers, strings and booleans that
@@ -90,79 +94,98 @@ class TrainingCheckpoint(keras.callbacks.Callback):
             best weights) and `BleuCallback` (its best score) here.
 
     Raises:
-        ValueError: `every` or `keep` below 1; another backend than TensorFlow; a model that is not
-            built; a checkpoint of another model, of other settings, of other `stateful` callbacks
-            or, within an epoch, of other data; weights to be saved that are not finite, or that
-            `SwapEMAWeights` has replaced by their average.
+        ValueError: `every` or `keep` below 1.
 
     Example:
 
     >>> stop = keras.callbacks.EarlyStopping("val_loss", patience=3)
-    >>> saved = TrainingCheckpoint("run/state", every=1000, stateful=[stop])
-    >>> model.fit(train, epochs=30, callbacks=[stop, saved])  # doctest: +SKIP
+    >>> run = kt.Run("run/state", every=1000, stateful=[stop])
+    >>> run.fit(model, train, epochs=30, callbacks=[stop])  # doctest: +SKIP
     """
 
     def __init__(
         self,
         folder: StrPath,
-        every: int | None = None,
         data: Any = None,
+        every: int | None = None,
         keep: int = 2,
         stateful: Sequence[keras.callbacks.Callback] = (),
     ) -> None:
-        super().__init__()
         for name, value in (("every", every), ("keep", keep)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, but it is {value}.")
         self.folder: pathlib.Path = checked_path(folder)
+        self.data = data
         self.every = every
         self.keep = keep
         self.stateful: list[keras.callbacks.Callback] = list(stateful)
-        self._batches = getattr(data, "batches", None)
-        self._interrupt = Interrupt()
 
-    # Continuing
+    def fit(
+        self,
+        model: keras.Model,
+        x: Any = None,
+        y: Any = None,
+        *,
+        epochs: int = 1,
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        **options: Any,
+    ) -> keras.callbacks.History:
+        """Calls `model.fit`, which continues from the newest checkpoint of the folder.
 
-    def set_model(self, model: keras.Model) -> None:
-        super().set_model(model)
-        # Before `fit` builds its step, when TensorFlow can lose a KeyboardInterrupt.
-        self._interrupt.catch(model)
+        Args:
+            model: compiled and built `keras.Model`.
+            x, y: as in `model.fit`: a dataset, or inputs and labels.
+            epochs: number of epochs of the whole run. Defaults to 1.
+            callbacks: callbacks of `model.fit`. A checkpoint is written after all of them, but
+                before `SwapEMAWeights(swap_on_epoch=True)` replaces the weights by their average.
+                Defaults to `None`.
+            **options: other arguments of `model.fit`, except `initial_epoch`.
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        model = self.model
+        Returns:
+            The result of `model.fit`: the `History` of the epochs of this call.
+
+        Raises:
+            KeyboardInterrupt: after Ctrl-C or SIGTERM.
+            ValueError: another backend than TensorFlow; a model that is not compiled or not built;
+                a checkpoint of another model, of other settings, of other `stateful` callbacks or,
+                within an epoch, of other data; weights to be saved that are not finite.
+
+        Example:
+
+        >>> run = kt.Run("run/state")
+        >>> run.fit(model, train, validation_data=valid, epochs=30)  # doctest: +SKIP
+        """
         if (backend := keras.backend.backend()) != "tensorflow":
             raise ValueError(
-                f"TrainingCheckpoint needs the TensorFlow backend, but Keras runs on {backend}. "
-                "Set KERAS_BACKEND=tensorflow, or use keras.callbacks.BackupAndRestore."
+                f"A Run needs the TensorFlow backend, but Keras runs on {backend}. Set "
+                "KERAS_BACKEND=tensorflow, or use keras.callbacks.BackupAndRestore."
             )
+        if not model.compiled:
+            raise ValueError("A Run needs a compiled model: call model.compile(optimizer, loss).")
         if not model.built:
             raise ValueError(
                 f"The model {model.name!r} is not built, so its weights cannot be read back. Call "
                 "it once on a batch before fit, or begin it with a keras.Input."
             )
-        self._settings = configured_settings(model)
-        self._data = getattr(self._batches, "settings", {"batches": self.params["steps"]})
-        given = getattr(self._batches, "tokenizers", {})
-        if given:
-            check_tokenizers(model, given)
-            record_digests(model, digests(given))
-        self._tokenizers = recorded_digests(model) or digests(given)
-        self._fresh = None  # attributes of the callbacks before the first epoch
-        self._pending = None  # arrays and note of the checkpoint, until the first epoch
-        self._skipped = None  # the first steps of the epoch, if it began before
-        self._epochs = 0  # finished ones
-        self._last = None  # one of the weights after the last update, if the optimizer averages
-        model._initial_epoch = None
-        build_optimizer(model)
-        newest = self.newest()
-        if newest is not None:
-            self._continue(*newest)
-        elif is_chief(model):
-            for path in (self.folder / "final").glob("weights-*.npz"):
-                path.unlink()  # of an earlier run
-        note_rate(model)
+        settings = configured_settings(model)
+        with _Interrupt() as interrupt:
+            batches = getattr(x if self.data is None else self.data, "batches", None)
+            state = _State(self, batches, settings, epochs, interrupt)
+            try:
+                history = model.fit(
+                    x,
+                    y,
+                    epochs=epochs,
+                    initial_epoch=state.first_epoch,
+                    callbacks=_with_state(callbacks or (), state),
+                    **options,
+                )
+            finally:
+                note_rate(model, settings)
+        interrupt.stop_if_caught(self.folder)
+        return history
 
-    def newest(self) -> tuple[pathlib.Path, dict[str, Array], dict[str, Any]] | None:
+    def newest(self) -> _Checkpoint | None:
         """Returns path, arrays and note of the newest undamaged checkpoint, or `None`."""
         for partial in self.folder.glob("*.partial"):
             _log.info("%s was not finished and is not used", partial)
@@ -171,21 +194,87 @@ class TrainingCheckpoint(keras.callbacks.Callback):
                 arrays, info = read_checkpoint(path)
                 if isinstance(info, dict) and info.keys() >= _NOTE:
                     return path, arrays, info
-                raise ValueError(f"{path} is not a checkpoint of TrainingCheckpoint.")
+                raise ValueError(f"{path} is not a checkpoint of a Run.")
             except ValueError as error:
                 _log.warning("%s The checkpoint before it is used.", error)
         return None
 
-    def _continue(self, path: pathlib.Path, arrays: dict[str, Array], info: dict[str, Any]) -> None:
+
+def _with_state(
+    callbacks: Sequence[keras.callbacks.Callback], state: "_State"
+) -> list[keras.callbacks.Callback]:
+    """Returns the callbacks and `state`, which must see the weights before an average does."""
+    swaps = [getattr(callback, "swap_on_epoch", False) for callback in callbacks]
+    place = swaps.index(True) if True in swaps else len(swaps)
+    return [*callbacks[:place], state, *callbacks[place:]]
+
+
+class _State(keras.callbacks.Callback):
+    """Restores the state of a run before one call of `fit`, and saves it during that call.
+
+    Args:
+        run: the run.
+        batches: the `Batches` of the data; `None` for other data.
+        settings: result of `configured_settings`.
+        epochs: number of epochs of the whole run.
+        interrupt: the signals of this call.
+
+    Attributes:
+        first_epoch: number of the first epoch to train, from 0.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        batches: Any,
+        settings: dict[str, Any],
+        epochs: int,
+        interrupt: "_Interrupt",
+    ) -> None:
+        super().__init__()
+        self._run, self._settings, self._interrupt = run, settings, interrupt
+        self._batches = batches
+        self._newest = run.newest()
+        self._finished = 0  # epochs
+        self._skipped = 0  # batches of the first epoch that an earlier call has trained on
+        self._done = False
+        if self._newest is not None:
+            _, _, info = self._newest
+            self._finished = info["epoch"]
+            self._done = epochs <= (info["epochs"] if info["finished"] else info["epoch"])
+            self._skipped = info["batch"]
+        self.first_epoch: int = epochs if self._done else self._finished
+
+    # Continuing
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        model = self.model
+        build_optimizer(model)
+        self._data = getattr(self._batches, "settings", {"batches": self.params["steps"]})
+        given = getattr(self._batches, "tokenizers", {})
+        if given:
+            check_tokenizers(model, given)
+            record_digests(model, digests(given))
+        self._tokenizers = recorded_digests(model) or digests(given)
+        # After `on_train_begin` of the other callbacks, which may set attributes anew.
+        self._fresh = [attributes(callback) for callback in self._run.stateful]
+        if self._newest is not None:
+            self._restore(*self._newest)
+        elif is_chief(model):
+            for path in (self._run.folder / "final").glob("weights-*.npz"):
+                path.unlink()  # of an earlier run
+
+    def _restore(self, path: pathlib.Path, arrays: dict[str, Array], info: dict[str, Any]) -> None:
+        folder, stateful = self._run.folder, self._run.stateful
         refuse_other_tokenizers(info["tokenizers"], self._tokenizers, f"The run of {path}")
         changed = rate_changes(info["settings"], self._settings, path)
         if info["batch"]:
             refuse_other_data(info["data"], self._data, path)
-        classes = [type(callback).__name__ for callback in self.stateful]
+        classes = [type(callback).__name__ for callback in stateful]
         if classes != (saved := [name for name, _ in info["callbacks"]]):
             raise ValueError(
                 f"{path} holds the progress of {saved}, but `stateful` lists {classes}. List the "
-                f"same callbacks in the same order, or delete {self.folder} to start anew."
+                f"same callbacks in the same order, or delete {folder} to start anew."
             )
         # A changed learning rate is not restored.
         ends = ("/learning_rate",) if changed else ()
@@ -196,116 +285,104 @@ class TrainingCheckpoint(keras.callbacks.Callback):
         )
         with self.model.distribute_strategy.scope():
             assign(variables, saved, path)
-        self._epochs, batch, asked = info["epoch"], info["batch"], self.params["epochs"]
-        most = info["epochs"] if info["finished"] else self._epochs
-        if done := asked <= most:
-            how = "stopped early" if self._epochs < most else "is complete"
+        self._metrics = {n: a for n, a in arrays.items() if n.startswith("metrics/")}
+        restore(stateful, info["callbacks"], arrays, go_on=info["finished"] and not self._done)
+        position = f"batch {self._skipped + 1}" if self._skipped else "its first batch"
+        text = f"Continuing at epoch {self._finished + 1}, {position}, from {path}."
+        if self._done:
+            most = info["epochs"] if info["finished"] else self._finished
+            how = "stopped early" if self._finished < most else "is complete"
             text = (
-                f"Nothing to train: the run in {self.folder} {how} after {self._epochs} epochs. "
-                f"Ask for more than {most} epochs to continue, or delete the folder to start anew."
+                f"Nothing to train: the run in {folder} {how} after {self._finished} epochs. Ask "
+                f"for more than {most} epochs to continue, or delete the folder to start anew."
             )
-            restore(self.stateful, info["callbacks"], arrays)
-        else:
-            position = f"batch {batch + 1}" if batch else "its first batch"
-            text = f"Continuing at epoch {self._epochs + 1}, {position}, from {path}."
-            self._pending = arrays, info
         if is_chief(self.model):
             print(" ".join([text, *changed]), flush=True)
-        # Keras reads this after `on_train_begin`, for callbacks like this one.
-        self.model._initial_epoch = FirstEpoch(asked if done else self._epochs, self.model)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._epoch, self._batch, self._saved_at = epoch, 0, 0
-        self.model._initial_epoch = None  # `fit` has read it
-        note_rate(self.model)
-        if self._fresh is None:
-            self._fresh = [attributes(callback) for callback in self.stateful]
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            arrays, info = pending
-            restore(self.stateful, info["callbacks"], arrays, go_on=info["finished"])
-            if batch := info["batch"]:
-                self._saved_at = batch
-                self._skipped = SkippedBatches(self.model, epoch, batch, arrays, self._batches)
+        self._epoch, self._batch, self._saved = epoch, 0, self._skipped
         if self._batches is not None:
-            self._batches.seek(epoch)
+            self._batches.seek(epoch, self._skipped)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if self._skipped is not None:
-            self._skipped.before_batch()
+        if batch < self._skipped:
+            self._skip(batch)
+
+    def _skip(self, batch: int) -> None:
+        """Replaces the model's next step by one that only reads its batches.
+
+        `fit` still counts the step, so the progress bar is right.
+        """
+        model, step = self.model, self.model.train_function
+
+        def read(iterator: Iterator[Any]) -> dict[str, Any]:
+            model.train_function = step  # first: an error must not leave this function in the model
+            first = next(iterator)
+            for _ in range(model.steps_per_execution - 1):
+                next(iterator, None)
+            if not batch:
+                self._restore_metrics(first)
+            return model.get_metrics_result()
+
+        model.train_function = read
+
+    def _restore_metrics(self, batch: Any) -> None:
+        model = self.model
+        if len(model.metrics_variables) < len(self._metrics):
+            # Without a strategy Keras creates the variables of metrics in the first step.
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+            y_pred = model(x, training=False)
+            model.compute_loss(x, y, y_pred, weight, training=False)
+            model.compute_metrics(x, y, y_pred, weight)
+        with model.distribute_strategy.scope():
+            variables = keyed({"metrics": model.metrics_variables})
+            assign(variables, self._metrics, "The checkpoint")
 
     # Saving
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        note_rate(self.model)
-        if (weight := self._averaged_weight()) is not None:
-            self._last = keras.ops.copy(weight)
         self._batch = batch + 1  # counted from 0
-        due = self.every is not None and self._batch - self._saved_at >= self.every
+        if (steps := self.params["steps"]) is not None:
+            self._batch = min(self._batch, steps)  # the last update of an epoch may have fewer
+        every = self._run.every
+        due = every is not None and self._batch - self._saved >= every
         if due or self._interrupt.caught or self._stops_within_epoch():
             self._save_within_epoch()
-        self._stop_if_asked()
+        self._interrupt.stop_if_caught(self._run.folder)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        note_rate(self.model)
-        self._skipped = None
-        self._refuse_averages()
+        self._skipped = 0
         if self._stops_within_epoch():
             self._save_within_epoch()
         else:
-            self._epochs = epoch + 1
-            self._save(self._epochs, 0)
-        self._stop_if_asked()
+            self._finished = epoch + 1
+            self._save(self._finished, 0)
+        self._interrupt.stop_if_caught(self._run.folder)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        self._interrupt.release()
-        model = self.model
-        trained = model._initial_epoch is None
-        model._initial_epoch = None  # for the next call of `fit`
         # `final` differs from the last checkpoint if the best weights or an average were restored.
-        final = self.folder / "final" / f"weights-{self._epochs:05d}.npz"
-        arrays = None if trained else read_if_whole(final)
+        final = self._run.folder / "final" / f"weights-{self._finished:05d}.npz"
+        arrays = read_if_whole(final) if self._done else None
         if arrays is not None:
-            with model.distribute_strategy.scope():
-                assign(keyed({"weights": model.weights}), arrays, final)
-        elif self._epochs:
-            write_weights(final, model, {"epoch": self._epochs}, keep=1)
-        self._stop_if_asked()
-
-    def _averaged_weight(self) -> keras.Variable | None:
-        """Returns the smallest trainable weight, or `None` if the optimizer has no averages."""
-        if not getattr(inner_optimizer(self.model.optimizer), "use_ema", False):
-            return None
-        return min(self.model.trainable_variables, key=lambda v: math.prod(v.shape), default=None)
-
-    def _refuse_averages(self) -> None:
-        last, self._last = self._last, None
-        if last is None or np.array_equal(
-            last, keras.ops.convert_to_numpy(self._averaged_weight())
-        ):
-            return
-        raise ValueError(
-            "The weights have changed since the last batch, and training cannot continue from an "
-            "average. Put SwapEMAWeights(swap_on_epoch=True), or what else replaces weights at the "
-            "end of an epoch, after TrainingCheckpoint in the list of callbacks."
-        )
+            with self.model.distribute_strategy.scope():
+                assign(keyed({"weights": self.model.weights}), arrays, final)
+        elif self._finished:
+            write_weights(final, self.model, {"epoch": self._finished}, keep=1)
 
     def _stops_within_epoch(self) -> bool:
         steps = self.params["steps"]  # `None` if unknown
         return self.model.stop_training and steps is not None and self._batch < steps
 
     def _save_within_epoch(self) -> None:
-        if self._batch > self._saved_at:
+        if self._batch > self._saved:
             self._save(self._epoch, self._batch)
-            self._saved_at = self._batch
+            self._saved = self._batch
 
     def _save(self, epoch: int, batch: int) -> None:
-        model = self.model
+        model, run = self.model, self._run
         variables = state_of(model)
         if batch:
             variables |= keyed({"metrics": model.metrics_variables})
-            if self._batches is not None:  # the last update of an epoch may have fewer
-                batch = min(batch, self._batches.batches_per_epoch)
         with model.distribute_strategy.scope():
             arrays = values_of(variables)  # all machines: reading a metric sums over them
         broken = [
@@ -317,11 +394,11 @@ class TrainingCheckpoint(keras.callbacks.Callback):
             raise ValueError(
                 f"{len(broken)} weights are not finite any more in epoch {self._epoch + 1}: "
                 f"{broken[0]} and others. They are not saved: the last checkpoint in "
-                f"{self.folder} is sound."
+                f"{run.folder} is sound."
             )
         if not is_chief(model):
             return
-        states, lists = progress(self.stateful, self._fresh)
+        states, lists = progress(run.stateful, self._fresh)
         info = {
             "epoch": epoch,
             "batch": batch,
@@ -332,10 +409,40 @@ class TrainingCheckpoint(keras.callbacks.Callback):
             "data": self._data,
             "tokenizers": self._tokenizers,
         }
-        path = self.folder / f"checkpoint-{epoch:05d}-{batch:08d}.npz"
+        path = run.folder / f"checkpoint-{epoch:05d}-{batch:08d}.npz"
         write_checkpoint(path, arrays | lists, info)
-        keep_newest(path, self.keep)
+        keep_newest(path, run.keep)
 
-    def _stop_if_asked(self) -> None:
-        if self._interrupt.caught:
-            raise KeyboardInterrupt(f"interrupted; start again to continue from {self.folder}")
+
+class _Interrupt:
+    """Records the first Ctrl-C or SIGTERM in a `with` block; the next one acts as usual.
+
+    Attributes:
+        caught: bool, whether a signal was recorded.
+    """
+
+    def __init__(self) -> None:
+        self.caught: bool = False
+        self._handlers: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "_Interrupt":
+        if threading.current_thread() is threading.main_thread():  # others may not set handlers
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's
+                    self._handlers[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers = {}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.__exit__()
+        self.caught = True
+        print("\nSaving after this update. A second signal stops at once.", flush=True)
+
+    def stop_if_caught(self, folder: pathlib.Path) -> None:
+        """Raises `KeyboardInterrupt` if a signal was recorded."""
+        if self.caught:
+            raise KeyboardInterrupt(f"interrupted; start again to continue from {folder}")

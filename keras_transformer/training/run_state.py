@@ -13,8 +13,9 @@ import numpy as np
 from keras_transformer.training.checkpoints import arrays_of, stable_names
 from keras_transformer.types import Array
 
-# For each optimizer: its configured learning rate, and its last value during training.
-_rates: weakref.WeakKeyDictionary[Any, tuple[dict[str, Any], Any]] = weakref.WeakKeyDictionary()
+# For each optimizer: settings of its learning rate, as configured and as its last run left them.
+_rates: weakref.WeakKeyDictionary[Any, tuple[dict[str, Any], dict[str, Any]]]
+_rates = weakref.WeakKeyDictionary()
 
 
 def settings_of(model: keras.Model) -> dict[str, Any]:
@@ -44,25 +45,22 @@ def settings_of(model: keras.Model) -> dict[str, Any]:
 def configured_settings(model: keras.Model) -> dict[str, Any]:
     """Same as `settings_of`, with the learning rate from before callbacks changed it."""
     settings = settings_of(model)
-    here = {place: value for place, value in settings.items() if "/learning_rate" in place}
-    configured, seen = _rates.get(model.optimizer, (here, None))
-    if seen is not None and configured.keys() == here.keys():
-        if float(seen) == float(model.optimizer.learning_rate):
-            return settings | configured
-    _rates[model.optimizer] = here, None
-    return settings
+    configured, left = _rates.get(model.optimizer, ({}, None))
+    return settings | configured if _rate_settings(settings) == left else settings
 
 
-def note_rate(model: keras.Model) -> None:
-    """Records the current learning rate, which a callback may have changed.
+def note_rate(model: keras.Model, settings: Mapping[str, Any]) -> None:
+    """Records the learning rate that a run leaves, which callbacks may have changed.
 
-    Call it after `configured_settings`. A schedule cannot be changed and is not recorded.
+    Args:
+        model: the model of the run.
+        settings: result of `configured_settings` before the run.
     """
-    configured, _ = _rates[model.optimizer]
-    if all(place.endswith("/learning_rate") for place in configured):
-        # The value stays on its device: a copy to the host would wait for the update.
-        rate = keras.ops.copy(model.optimizer.learning_rate)
-        _rates[model.optimizer] = configured, rate
+    _rates[model.optimizer] = _rate_settings(settings), _rate_settings(settings_of(model))
+
+
+def _rate_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {place: value for place, value in settings.items() if "/learning_rate" in place}
 
 
 def refuse_other_data(

@@ -7,7 +7,7 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("sentencepiece")
 
 from keras_transformer.data.features import feature_batches  # noqa: E402
-from keras_transformer.padding import pad_vectors  # noqa: E402
+from keras_transformer.padding import pad_rows  # noqa: E402
 from keras_transformer.special_ids import BEGIN_ID, END_ID  # noqa: E402
 from keras_transformer.text.tokenizer import Tokenizer  # noqa: E402
 
@@ -76,4 +76,4 @@ def test_the_input_of_features_is_not_the_input_of_texts(tokenizer):
 
 def test_vectors_longer_than_the_length_are_refused():
     with pytest.raises(ValueError, match="do not fit into"):
-        pad_vectors(FRAMES, length=4)
+        pad_rows(FRAMES, length=4)

@@ -41,7 +41,7 @@ def test_max_length_limits_the_row(tokenizer):
     lengths = [len(tokenizer.encode(side[1])) + 1 for side in (FIRST, SECOND)]
     options = {"max_length": sum(lengths) - 1}
     assert pair_batches(["x"], ["a b"], tokenizer, **options).batches.report.kept == 1
-    with pytest.raises(ValueError, match="no pair is left of 1: 0 with an empty side, 1 longer"):
+    with pytest.raises(ValueError, match="no pair is left of 1: 0 empty, 1 longer"):
         pair_batches(["x"], ["a b"], tokenizer, one_row=True, **options)
 
 

@@ -93,11 +93,11 @@ class Training:
         model = keras.Model(x, keras.layers.Dense(2)(x))
         model.compile("adam", "mse")
         batches = np.random.default_rng(0).normal(size=(2, 20, 5)).astype("float32")
-        saved = kt.TrainingCheckpoint(folder / "state", every=2)
+        training = kt.Run(folder / "state", every=2)
         inputs, targets = batches[0, :, :3], batches[1, :, :2]
         fit = {"epochs": 2, "batch_size": 4, "shuffle": False, "verbose": 0}
         with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
-            model.fit(inputs, targets, callbacks=[saved], **fit)
+            training.fit(model, inputs, targets, **fit)
         np.save(folder / "weights.npy", np.concatenate([w.ravel() for w in model.get_weights()]))
 
     def check(self, folder):

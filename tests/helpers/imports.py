@@ -19,6 +19,7 @@ class Module:
     tree: ast.Module
     at_import: set  # dotted names imported with the module
     anywhere: set  # also imports in functions and the `__main__` block
+    for_types: set  # imports under `if TYPE_CHECKING:`
 
 
 def imported_names(node):
@@ -43,8 +44,9 @@ def checks_types(node):
 
 
 def parse(source, path=None):
-    """Parses a source text into a `Module`, without imports for annotations."""
+    """Parses a source text into a `Module`, whose tree has no imports for annotations."""
     tree = ast.parse(source, str(path))
+    typed = [inner for node in tree.body if checks_types(node) for inner in node.body]
     tree.body = [node for node in tree.body if not checks_types(node)]
     later = {
         id(inner)
@@ -55,7 +57,8 @@ def parse(source, path=None):
     }
     found = [(id(node) in later, imported_names(node)) for node in ast.walk(tree)]
     at_import = set().union(*(names for is_later, names in found if not is_later))
-    return Module(path, tree, at_import, set().union(*(names for _, names in found)))
+    anywhere = set().union(*(names for _, names in found))
+    return Module(path, tree, at_import, anywhere, set().union(*map(imported_names, typed)))
 
 
 def read_all():
@@ -99,8 +102,11 @@ def own(imports):
 
 
 def run_by(name, module):
-    """Returns a module's imports and their `__init__.py`, except in the module's folders."""
-    imported = own(module.anywhere)
+    """Returns a module's imports and their `__init__.py`, except in the module's folders.
+
+    Imports for annotations count, too: they do not run, but a reader follows them.
+    """
+    imported = own(module.anywhere | module.for_types)
     return imported - {name} | pages(imported) - pages({name}) - {name}
 
 

@@ -121,6 +121,18 @@ def additive_attention(weights, query, value, key, mask=None):
     return masked_softmax(scores, mask) @ value  # (B, T, D)
 
 
+def recurrent_states(weights, x, mask=None):
+    """The states of a recurrent unit (SSRU), position by position. x: (B, T, D), mask: (B, T)."""
+    gates = 1.0 / (1.0 + np.exp(-(x @ weights["forget/kernel"] + weights["forget/bias"])))
+    updates = x @ weights["input/kernel"]
+    state, states = np.zeros((len(x), x.shape[2])), []
+    for t in range(x.shape[1]):
+        after = gates[:, t] * state + (1.0 - gates[:, t]) * updates[:, t]
+        state = after if mask is None else np.where(mask[:, t, None], after, state)
+        states.append(state)
+    return np.stack(states, axis=1)
+
+
 # Blocks, sections 3.1 and 3.3
 
 ACTIVATIONS = {

@@ -1,4 +1,4 @@
-"""Small models, training with checkpoints, and callbacks that interrupt it."""
+"""Small models, resumable training, and callbacks that interrupt it."""
 
 import contextlib
 
@@ -88,18 +88,19 @@ def crash():
 
 
 def fit(model, folder, *callbacks, epochs=3, data=None, validation=None, ours=True, **arguments):
-    """Trains with a `TrainingCheckpoint` of these arguments. Returns the `History`.
+    """Trains a `Run` of these arguments. Returns the `History`.
 
-    With `ours` the checkpoint gets the data.
+    Without `ours` the data does not know its batches.
     """
-    saved = kt.TrainingCheckpoint(folder, data=data if ours else None, **arguments)
-    return model.fit(
-        dataset() if data is None else data,
+    data = dataset() if data is None else data
+    return kt.Run(folder, **arguments).fit(
+        model,
+        data if ours else data.prefetch(1),
         validation_data=validation,
         epochs=epochs,
         verbose=0,
         shuffle=False,
-        callbacks=[*callbacks, saved],
+        callbacks=callbacks,
     )
 
 

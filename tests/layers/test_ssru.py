@@ -6,12 +6,9 @@ Shapes: B batch, T target length, S source length, D d_model, F d_ff, V vocabula
 import keras
 import numpy as np
 import pytest
+from helpers import reference
 from helpers.checks import (
     assert_close,
-    assert_rounding_only,
-    check_gradients,
-    check_layer,
-    gradients,
     integers,
     normal,
     numpy64,
@@ -25,18 +22,6 @@ from keras_transformer.models import Transformer
 from keras_transformer.plots import attention_maps
 
 B, T, S, D, F, V = 3, 11, 7, 22, 19, 23
-
-
-def expected_states(weights, x, mask=None):
-    """Computes the states (B, T, D), position by position."""
-    gates = 1.0 / (1.0 + np.exp(-(x @ weights["forget/kernel"] + weights["forget/bias"])))
-    updates = x @ weights["input/kernel"]
-    state, states = np.zeros((len(x), x.shape[2])), []
-    for t in range(x.shape[1]):
-        after = gates[:, t] * state + (1.0 - gates[:, t]) * updates[:, t]
-        state = after if mask is None else np.where(mask[:, t, None], after, state)
-        states.append(state)
-    return np.stack(states, axis=1)
 
 
 def relu(states):
@@ -53,7 +38,7 @@ def unit(**options):
 @pytest.mark.parametrize("length", [1, 2, 3, 8, T])
 def test_steps_and_full_pass_match_the_reference_at_every_length(length):
     layer, x = unit(), normal(B, length, D)
-    states, state = expected_states(weights_of(layer), x), layer.initial_state(B, 1)
+    states, state = reference.recurrent_states(weights_of(layer), x), layer.initial_state(B, 1)
     assert_close(layer(x), relu(states))
     for t in range(length):
         output, state = layer.step(x[:, t : t + 1], state)
@@ -62,21 +47,11 @@ def test_steps_and_full_pass_match_the_reference_at_every_length(length):
 
 
 @pytest.mark.numeric
-def test_gradients_match_the_reference():
-    layer, x, cotangent = unit(), normal(B, T, D), normal(B, T, D, seed=1)
-
-    def loss(weights):
-        return np.sum(relu(expected_states(weights, x)) * cotangent)
-
-    check_gradients(gradients(layer, cotangent, x), weights_of(layer), loss)
-
-
-@pytest.mark.numeric
 @pytest.mark.parametrize("side", ["left", "right", "middle"])
 def test_masked_positions_leave_the_state_unchanged(side):
     layer, x, mask = unit(), normal(B, T, D), np.ones((B, T), bool)
     mask[0, {"left": slice(0, 4), "right": slice(7, T), "middle": slice(3, 6)}[side]] = False
-    whole = relu(expected_states(weights_of(layer), x, mask))
+    whole = relu(reference.recurrent_states(weights_of(layer), x, mask))
     assert_close(layer(x, attention_mask=ops.convert_to_tensor(mask)), whole)
     zeroed = np.where(mask[..., None], x, 0.0).astype("float32")
     masked = keras.layers.Masking()(zeroed)  # the same by a Keras mask
@@ -86,42 +61,11 @@ def test_masked_positions_leave_the_state_unchanged(side):
     assert_close(alone, whole[:1, mask[0]])
 
 
-@pytest.mark.numeric
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_low_precision_only_rounds(policy):
-    layer, x = unit(dtype=policy), normal(B, T, D)
-    expected = relu(expected_states(weights_of(layer), x))
-    assert_rounding_only(layer(x), expected, policy, roundings=8)
-
-
 def test_masks_of_queries_and_keys_are_refused():
     with pytest.raises(ValueError, match=r"must have shape \(B, T\), but"):
         unit()(normal(B, T, D), attention_mask=np.ones((B, T, T), bool))
     with pytest.raises(ValueError, match="inputs must have shape"):
         SSRU().build((B, D))
-
-
-BLOCK = {
-    "num_heads": 2,
-    "d_ff": F,
-    "dropout": 0.2,
-    "activation": "gelu",
-    "norm_first": True,
-    "key_dim": 3,
-    "value_dim": 5,
-    "attention_dropout": 0.3,
-    "use_bias": True,
-    "epsilon": 1e-6,
-}
-
-
-@pytest.mark.numeric
-@pytest.mark.parametrize("cls, config", [(SSRU, {}), (RecurrentDecoderBlock, BLOCK)])
-def test_layer_promises(cls, config, tmp_path):
-    inputs = [normal(B, T, D), normal(B, S, D, seed=1)]
-    inputs = inputs[: 1 if cls is SSRU else 2]
-    # A recurrent block refuses positions.
-    check_layer(cls, config, inputs, tmp_path, elsewhere=["positions"])
 
 
 @pytest.mark.numeric

@@ -872,7 +872,7 @@ ELSEWHERE: dict[str, str] = {
     "training": "a module",
     "BleuCallback": "training/test_callbacks.py",
     "CheckpointAveraging": "training/test_checkpoints.py",
-    "TrainingCheckpoint": "training/test_resume.py",
+    "Run": "training/test_resume.py",
     "average_checkpoints": "training/test_checkpoints.py",
     "quantization_aware": "training/test_quantization.py",
     "speech_batches": "training/test_whisper_fine_tuning.py",

@@ -36,6 +36,12 @@ def test_imports_that_run_later_are_separate(source):
     assert own(module.at_import) == set() and own(module.anywhere) == {"models"}
 
 
+def test_imports_for_annotations_are_separate_and_count_as_imports():
+    module = parse("if TYPE_CHECKING:\n    from keras_transformer import models")
+    assert own(module.anywhere) == set() and own(module.for_types) == {"models"}
+    assert run_by("plots", module) == {"models"}
+
+
 def test_an_import_runs_parent_packages_except_those_of_the_importer():
     module = parse("import keras_transformer.export.graph.shapes")
     assert run_by("plots", module) == {"export.graph.shapes", "export.graph", "export"}

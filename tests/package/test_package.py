@@ -76,14 +76,14 @@ callbacks = [kt.StopOnNonFinite(), kt.Throughput(tokens_per_batch=7), kept]
 x, y = np.ones((7, 3), "float32"), np.arange(7) % 5
 model.fit(x, y, epochs=3, verbose=0, callbacks=callbacks)
 assert [a.shape for a in kt.average_checkpoints("weights")] == [(3, 5), (5,)]
-print(kt.training.__name__, kt.TrainingCheckpoint.__name__, kt.MultiHeadAttention.__name__)
+print(kt.training.__name__, kt.Run.__name__, kt.MultiHeadAttention.__name__)
 try:
     kt.BeamSearch
 except ImportError as error:
     print(error)
 """
     printed = run(code, tmp_path, ["tensorflow", "tensorflow_text"])
-    names = "keras_transformer.training TrainingCheckpoint MultiHeadAttention"
+    names = "keras_transformer.training Run MultiHeadAttention"
     assert printed.startswith(names)
     assert "BeamSearch needs tensorflow" in printed
 

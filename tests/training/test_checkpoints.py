@@ -68,7 +68,7 @@ def damaged_files():
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, caplog):
     fit(make_model(), tmp_path, epochs=1)
     path = tmp_path / "checkpoint-00007-00000000.npz"
-    newest = kt.TrainingCheckpoint(tmp_path).newest
+    newest = kt.Run(tmp_path).newest
     (tmp_path / "checkpoint-00009-00000000.npz.1.partial").write_bytes(b"half")
     whole = (tmp_path / "checkpoint-00001-00000000.npz").read_bytes()
     for content in (*damaged_files().values(), whole[:-50]):
@@ -263,7 +263,7 @@ def test_averaging_keeps_the_last_epochs_of_the_new_run_on_disk(tmp_path):
 @pytest.mark.parametrize(
     "write",
     [
-        kt.TrainingCheckpoint,
+        kt.Run,
         kt.CheckpointAveraging,
         RunFolder,
         HistoryLog,

@@ -197,8 +197,8 @@ def weights_of(model):
     return np.concatenate([np.ravel(w) for w in model.get_weights()])
 
 
-def train(strategy, case, accumulate=1, callbacks=()):
-    """Trains with `fit`. Returns logs, weights and the number of updates."""
+def train(strategy, case, accumulate=1, callbacks=(), run=None):
+    """Trains with `fit`, of a `Run` if there is one. Returns logs, weights, number of updates."""
     import keras_transformer as kt
 
     kind, replicas = CASES[case], strategy.num_replicas_in_sync
@@ -216,7 +216,8 @@ def train(strategy, case, accumulate=1, callbacks=()):
     data = dataset(kind, cuts)
     validation = dataset(kind) if case in ("plain", "clipped", "global", "again", "mask") else None
     options = {"epochs": 2, "verbose": 0, "callbacks": [*callbacks]}
-    history = model.fit(data, validation_data=validation, **options).history
+    fit = model.fit if run is None else functools.partial(run.fit, model)
+    history = fit(data, validation_data=validation, **options).history
     results = {name: np.array(values) for name, values in history.items()}
     results |= {"weights": weights_of(model), "updates": int(model.optimizer.iterations.numpy())}
     if case == "again" and replicas < 4:
@@ -253,9 +254,9 @@ def resume(strategy, folder):
                 raise KeyboardInterrupt
 
     try:
-        train(strategy, "plain", 1, [kt.TrainingCheckpoint(folder, every=1), Stop()])
+        train(strategy, "plain", callbacks=[Stop()], run=kt.Run(folder, every=1))
     except KeyboardInterrupt:
-        return train(strategy, "plain", 1, [kt.TrainingCheckpoint(folder, every=1)])
+        return train(strategy, "plain", run=kt.Run(folder, every=1))
 
 
 def load_and_go_on(strategy, folder):

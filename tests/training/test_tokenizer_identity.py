@@ -229,8 +229,7 @@ def test_a_run_resumes_with_its_own_tokenizer_only(kind, tmp_path):
         if kind == "model of this package":
             data, model, loss = batches(tokenizer), translator(), kt.SequenceCrossentropy()
         model.compile("sgd", loss)
-        saved = kt.TrainingCheckpoint(tmp_path, data=data)
-        return model.fit(data, epochs=epochs, callbacks=[saved], verbose=0, shuffle=False)
+        return kt.Run(tmp_path).fit(model, data, epochs=epochs, verbose=0, shuffle=False)
 
     fit(OWN, 1)
     with pytest.raises(ValueError, match=f"The run of .*{OTHER.format('source')}"):
