@@ -11,11 +11,11 @@ from helpers import exports, local_service, recordings
 from helpers.service_requests import ask, raw, wait_for
 
 from keras_transformer.export.runtime import Transcriber
-from keras_transformer.export.runtime.speech.transcripts import FORMATS, Segment, Word
-from keras_transformer.export.serving.bodies import read_form
-from keras_transformer.export.serving.engine import BatchResult, Description, Transcript
+from keras_transformer.export.runtime.speech.transcripts import FORMATS, Segment, Transcript, Word
+from keras_transformer.export.serving.bodies import MULTIPART, read_content
+from keras_transformer.export.serving.engine import BatchResult, Description
 from keras_transformer.export.serving.limits import FORM_FIELDS, Limits
-from keras_transformer.export.serving.pools import RayPool
+from keras_transformer.export.serving.ray_pool import RayPool
 from keras_transformer.export.serving.refusals import Invalid
 from keras_transformer.search import GreedySearch
 
@@ -178,11 +178,11 @@ def test_decoding_stops_when_the_client_leaves(client, pool, running):
     [
         ({"model": "other"}, openai.NotFoundError, "There is no model"),
         ({"model": "en-de"}, openai.NotFoundError, "does not transcribe"),
-        ({"response_format": "xml"}, openai.BadRequestError, "response_format is one of"),
+        ({"response_format": "xml"}, openai.BadRequestError, "response_format must be one of"),
         ({"temperature": 1.5}, openai.BadRequestError, "a number from 0 to 1"),
         ({"timestamp_granularities": ["word"]}, openai.BadRequestError, "verbose_json"),
-        ({"include": ["logprobs"]}, openai.BadRequestError, "not supported"),
-        ({"extra_body": {"chunking_strategy": "{}"}}, openai.BadRequestError, "auto, or left"),
+        ({"include": ["logprobs"]}, openai.BadRequestError, "does not take include"),
+        ({"extra_body": {"chunking_strategy": "{}"}}, openai.BadRequestError, "'auto' or left"),
         ({"stream": True, "response_format": "srt"}, openai.BadRequestError, "json or text"),
         ({"file": ("a.wav", b"noise")}, openai.BadRequestError, "refuses"),
         ({"file": ("a.wav", b"noise"), "stream": True}, openai.BadRequestError, "refuses"),
@@ -236,12 +236,10 @@ def test_random_damage_is_refused_or_answered(running):
 
 
 def test_the_number_of_form_fields_is_limited():
-    assert read_form(TYPE, PART + FILE + b"--x--\r\n") == (
-        {"model": ["whisper"]},
-        {"file": b"sound"},
-    )
+    found = read_content(TYPE, PART + FILE + b"--x--\r\n", [MULTIPART])
+    assert found == ({"model": "whisper"}, {"file": b"sound"})
     with pytest.raises(Invalid, match=f"may have {FORM_FIELDS} fields"):
-        read_form(TYPE, PART * (FORM_FIELDS + 1) + b"--x--\r\n")
+        read_content(TYPE, PART * (FORM_FIELDS + 1) + b"--x--\r\n", [MULTIPART])
 
 
 def test_only_sound_may_exceed_the_limit_of_bodies(running):
