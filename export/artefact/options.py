@@ -6,10 +6,13 @@ and the package for browsers.
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from keras_transformer.call_options import MOST_SEED, check_number
+from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.signature import SEED
 
 
@@ -33,7 +36,9 @@ class Option(NamedTuple):
     highest: float = math.inf
 
     def check(self, value: Any) -> None:
-        """Raises `TypeError` or `ValueError` unless a value is a number in the range.
+        """Raises `TypeError` or `ValueError` unless a value fits a line.
+
+        A number must be in the range; a text must be a str; texts must be str, or a list of str.
 
         Example:
 
@@ -41,8 +46,29 @@ class Option(NamedTuple):
         Traceback (most recent call last):
         ValueError: max_length must be at least 1 and at most 99, got 0.
         """
-        kind = numbers.Integral if self.dtype.startswith("int") else numbers.Real
-        check_number(value, self.name, kind, self.lowest, self.highest)
+        if self.rank < 2:
+            kind = numbers.Integral if self.dtype.startswith("int") else numbers.Real
+            check_number(value, self.name, kind, self.lowest, self.highest)
+            return
+        is_list = self.rank > 2 and isinstance(value, (list, tuple, set, np.ndarray))
+        if not all(isinstance(text, str) for text in (value if is_list else [value])):
+            kind = "a text" if self.rank == 2 else "a list of texts"
+            raise TypeError(f"{self.name} must be {kind}, got {shorten(value)}.")
+
+    def differs(self, values: Any) -> bool:
+        """Returns whether values are one for each line, not one for all lines."""
+        return self.rank > 0 and _depth(values) > max(self.rank - 2, 0)
+
+
+def _depth(value: Any) -> float:
+    """Returns the depth of nested lists: 0 for a number or text, the maximum for an iterator."""
+    if isinstance(value, Iterator):
+        return math.inf
+    depth = 0
+    while isinstance(value, (list, tuple, np.ndarray)) and getattr(value, "shape", True):
+        depth += 1
+        value = value[0] if len(value) else None
+    return depth
 
 
 SEED_OPTION = Option(SEED, "int32", 0, None, 0, MOST_SEED)

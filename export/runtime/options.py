@@ -3,7 +3,6 @@
 Shapes: `B` rows of a batch, `N` texts of a row, `L` tokens of the longest.
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -69,8 +68,7 @@ class OptionReader:
                     f"{sorted(self.known)}. Export it with options=[{name!r}] if its search has "
                     "this option."
                 )
-            rank = self.known[name].rank
-            if rank and depth(value) > max(rank - 2, 0):
+            if self.known[name].differs(value):
                 by_line[name] = iter(value)
             else:
                 fixed[name] = self.stack(name, [self.value(name, value)])
@@ -91,10 +89,10 @@ class OptionReader:
     def value(self, name: str, value: Any) -> Any:
         """Returns the value of an option for one line: a number, or texts as tokens."""
         option = self.known[name]
+        if isinstance(value, (np.generic, np.ndarray)) and not value.shape:
+            value = value.item()
+        option.check(value)
         if option.rank < 2:
-            if isinstance(value, (np.generic, np.ndarray)) and not value.shape:
-                value = value.item()
-            option.check(value)
             return value
         if option.rank == 2:
             return self._ids(name, value)
@@ -119,20 +117,7 @@ class OptionReader:
 
     def _ids(self, name: str, value: Any) -> list[int]:
         """Returns the tokens of a text."""
-        if not isinstance(value, str):
-            raise TypeError(f"{name} must be a text, got {shorten(value)}.")
         ids = self._tokenizer.encode(value)
         if name == "terms" and (not ids or UNKNOWN_ID in ids):
             raise ValueError(f"The target's tokenizer has no pieces for the term {shorten(value)}.")
         return ids
-
-
-def depth(value: Any) -> int:
-    """Returns the depth of nested lists: 0 for a number or text, the maximum for an iterator."""
-    if isinstance(value, Iterator):
-        return sys.maxsize
-    depth = 0
-    while isinstance(value, (list, tuple, np.ndarray)) and getattr(value, "shape", True):
-        depth += 1
-        value = value[0] if len(value) else None
-    return depth

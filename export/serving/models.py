@@ -206,7 +206,8 @@ class Models:
         Returns:
             The results, one per line.
         """
-        options = await by_line(items, options or {}, model.description.options)
+        if options:
+            options = await by_line(items, options, model.description.options)
         most = self.limits.deadline_seconds
         deadline = asyncio.get_running_loop().time() + min(
             most, most if seconds is None else max(0.0, seconds)

@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.options import Option
-from keras_transformer.export.serving.fields import Table, unknown
+from keras_transformer.export.serving.fields import Table, as_list, unknown
 from keras_transformer.export.serving.glossaries import check_texts, read_glossary
 from keras_transformer.export.serving.limits import NEW_TOKENS
 from keras_transformer.export.serving.line_queue import ByLine
@@ -34,7 +33,8 @@ def checked_options(
         if value is None or place is None:
             continue
         if place not in known:
-            raise unknown(model, name, [*known], [*places])
+            others = [field for field, option in places.items() if option in (None, *known)]
+            raise unknown(model, name, [*known], others)
         if place in names:
             raise Invalid(f"{names[place]} and {name} are the same. Pass one of them.")
         names[place] = name
@@ -46,45 +46,44 @@ def checked_options(
 
 def _read(option: Option, value: Any, lines: int | None) -> Any:
     """Returns an option of a request: for all lines, or as `ByLine`."""
-    name, rank = option.name, option.rank
+    name = option.name
     if option.dtype == "object":
         return read_glossary(name, value)
     if isinstance(value, str) and value.startswith("["):  # addresses have no lists
         with contextlib.suppress(ValueError, RecursionError):
             parsed = json.loads(value)
-            if rank < 2 or all(isinstance(item, (str, list)) for item in parsed):  # else a text
-                value = parsed
-    inner = value[0] if isinstance(value, list) and value else None
-    if rank and (isinstance(inner, list) or rank < 3 and isinstance(value, list)):
-        if lines is None:
-            raise Invalid(f"{name} has one value for all lines here, not one for each line.")
-        if len(value) != lines:
-            raise Invalid(f"{name} has {len(value)} values, and the request has {lines} lines.")
-        return ByLine(_value(option, one) for one in value)
-    return _value(option, value)
+            if option.rank < 2 or all(isinstance(item, (str, list)) for item in parsed):
+                value = parsed  # else a text
+    if not option.differs(value):
+        return _value(option, value)
+    if lines is None:
+        raise Invalid(f"{name} has one value for all lines here, not one for each line.")
+    if len(value) != lines:
+        raise Invalid(f"{name} has {len(value)} values, and the request has {lines} lines.")
+    return ByLine(_value(option, one) for one in value)
 
 
 def _value(option: Option, value: Any) -> Any:
     """Returns an option of a line: a number, a text, or a list of texts."""
-    if option.rank > 1:
-        return _texts(option, value)
-    parsed = value
-    if isinstance(value, str):
+    if option.rank > 2 and isinstance(value, str):
+        value = [value]
+    elif option.dtype == "int32" and option.rank < 2:
+        value = _integer(value)
+    elif option.rank < 2 and isinstance(value, str):
         with contextlib.suppress(ValueError):
-            parsed = int(value) if option.dtype == "int32" else float(value)
-    elif isinstance(value, float) and option.dtype == "int32" and value.is_integer():
-        parsed = int(value)  # JSON of some clients has no integers
+            value = float(value)
     try:
-        option.check(parsed)
+        option.check(value)
     except (TypeError, ValueError) as error:
         raise Invalid(str(error)) from error
-    return parsed
+    if option.rank > 1:
+        check_texts(option.name, as_list(value))
+    return value
 
 
-def _texts(option: Option, value: Any) -> str | list[str]:
-    texts = value if isinstance(value, list) else [value]
-    if (option.rank == 2 and len(texts) != 1) or not all(isinstance(text, str) for text in texts):
-        kind = "a text" if option.rank == 2 else "a list of texts"
-        raise Invalid(f"{option.name} must be {kind}, got {shorten(value)}.")
-    check_texts(option.name, texts)
-    return texts[0] if option.rank == 2 else texts
+def _integer(value: Any) -> Any:
+    """Returns an integer that is written as a text, or as a number with a point."""
+    with contextlib.suppress(ValueError, OverflowError):
+        if isinstance(value, str) or isinstance(value, float) and value.is_integer():
+            return int(value)
+    return value

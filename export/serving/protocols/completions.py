@@ -77,7 +77,7 @@ def routes(models: Models) -> list[Route]:
     return [
         page(models, "/v1/models", list_models),
         page(models, "/v1/models/{model}", one_model),
-        endpoint(models, "/v1/completions", "openai", _read, _write, _events),
+        endpoint(models, "/v1/completions", "openai", _call, _answer, _events),
     ]
 
 
@@ -85,7 +85,7 @@ def _has_protocol(model: Model) -> bool:
     return model.description.task == "generate" or model.description.hears
 
 
-def _read(models: Models, request: Request, body: bytes) -> Call:
+def _call(models: Models, request: Request, body: bytes) -> Call:
     given = read_json(body)
     values = read_fields(given, FIELDS, has_options=True)
     model = models.get(values["model"])
@@ -102,9 +102,9 @@ def _read(models: Models, request: Request, body: bytes) -> Call:
         raise Invalid(f"{model.name} does not stream. Export it with layout='steps'.")
     if streams and (n > 1 or len(prompts) > 1):
         raise Invalid("A stream has one prompt, and n is 1.")
+    usage = read_fields(values["stream_options"], STREAM_OPTIONS, "stream_options")
     if values["stream_options"] and not streams:
         raise Invalid("stream_options needs stream to be true.")
-    usage = read_fields(values["stream_options"], STREAM_OPTIONS, "stream_options")
     options = _options(model, given, len(prompts))
     width = options.get("beam_width", model.description.width)
     if n > width:
@@ -133,7 +133,7 @@ def _options(model: Model, given: dict[str, Any], count: int) -> dict[str, Any]:
     return model.checked_options(given, count, FIELDS)
 
 
-def _write(call: Call, results: Sequence[Generation], prompt_tokens: int) -> Response:
+def _answer(call: Call, results: Sequence[Generation], prompt_tokens: int) -> Response:
     """Returns the choices, and the number of tokens."""
     choices, tokens, n = [], 0, call.values["n"]
     for number, result in enumerate(results, 1):

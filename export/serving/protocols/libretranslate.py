@@ -49,8 +49,8 @@ def routes(models: Models) -> list[Route]:
     """Returns the routes of the protocol."""
     return [
         page(models, "/languages", _languages),
-        endpoint(models, "/detect", "libretranslate", _detect, _write),
-        endpoint(models, "/translate", "libretranslate", _read, _write),
+        endpoint(models, "/detect", "libretranslate", _detect, _answer),
+        endpoint(models, "/translate", "libretranslate", _call, _answer),
     ]
 
 
@@ -78,7 +78,7 @@ def _pairs(models: Models) -> dict[tuple[str, ...], str]:
     }
 
 
-def _read(models: Models, request: Request, body: bytes) -> Call:
+def _call(models: Models, request: Request, body: bytes) -> Call:
     kinds = JSON, FORM, MULTIPART
     given, files = read_content(request.headers.get("content-type", ""), body, kinds)
     client = None
@@ -132,7 +132,7 @@ def _model(models: Models, source: str, target: str) -> Model:
     return models.get(pairs[source, target])
 
 
-def _write(call: Call, results: Sequence[Any], tokens: int) -> Response:
+def _answer(call: Call, results: Sequence[Any], tokens: int) -> Response:
     for number, result in enumerate(results, 1):
         if result.error is not None:
             raise Invalid(f"Line {number} is not translated: {result.error}")

@@ -55,8 +55,8 @@ def routes(models: Models) -> list[Route]:
             models,
             f"/v1/audio/{name}",
             "openai",
-            functools.partial(_read, task=task),
-            _write,
+            functools.partial(_call, task=task),
+            _answer,
             _events,
             most,
         )
@@ -64,7 +64,7 @@ def routes(models: Models) -> list[Route]:
     ]
 
 
-def _read(models: Models, request: Request, body: bytes, task: str) -> Call:
+def _call(models: Models, request: Request, body: bytes, task: str) -> Call:
     given, files = read_content(request.headers.get("content-type", ""), body, (MULTIPART,))
     names = GRANULARITIES, f"{GRANULARITIES}[]"
     asked = [value for name in names for value in as_list(given.pop(name, []))]
@@ -95,7 +95,7 @@ def _read(models: Models, request: Request, body: bytes, task: str) -> Call:
     return Call(model, [files["file"]], options, answer, in_parts=True, streams=values["stream"])
 
 
-def _write(call: Call, results: Sequence[Transcript], tokens: int) -> Response:
+def _answer(call: Call, results: Sequence[Transcript], tokens: int) -> Response:
     (transcript,) = results
     segments, form = transcript.segments, call.values["form"]
     if form in ("srt", "vtt"):

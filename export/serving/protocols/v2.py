@@ -97,7 +97,7 @@ def routes(models: Models) -> list[Route]:
     for version in ("", "/versions/{version}"):
         path = f"/v2/models/{{model}}{version}"
         made += [page(models, path, _described), page(models, f"{path}/ready", _ready)]
-        made.append(endpoint(models, f"{path}/infer", "v2-http", _read, _write))
+        made.append(endpoint(models, f"{path}/infer", "v2-http", _call, _answer))
     return made
 
 
@@ -132,7 +132,7 @@ def _model(models: Models, request: Request) -> Model:
     return models.get(request.path_params["model"], request.path_params.get("version", ""))
 
 
-def _read(models: Models, request: Request, body: bytes) -> Call:
+def _call(models: Models, request: Request, body: bytes) -> Call:
     model = _model(models, request)
     header, binary = _split(body, request.headers)
     fields = read_fields(read_json(header), REQUEST)
@@ -239,7 +239,7 @@ def _id(found: object) -> str:
     return found
 
 
-def _write(call: Call, results: Sequence[Any], tokens: int) -> Response:
+def _answer(call: Call, results: Sequence[Any], tokens: int) -> Response:
     outputs, parts = [], []
     for name, is_binary in call.values["outputs"].items():
         items = _results(name, results)

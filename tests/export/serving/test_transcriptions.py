@@ -9,11 +9,11 @@ import openai
 import pytest
 from helpers import exports, local_service, recordings
 from helpers.service_requests import ask, raw, wait_for
+from helpers.sound_pool import SEGMENTS, WINDOWS, SoundPool
 
 from keras_transformer.export.runtime import Transcriber
-from keras_transformer.export.runtime.speech.transcripts import FORMATS, Segment, Transcript, Word
+from keras_transformer.export.runtime.speech.transcripts import FORMATS
 from keras_transformer.export.serving.bodies import MULTIPART, read_content
-from keras_transformer.export.serving.engine import BatchResult, Description
 from keras_transformer.export.serving.limits import FORM_FIELDS, Limits
 from keras_transformer.export.serving.ray_pool import RayPool
 from keras_transformer.export.serving.refusals import Invalid
@@ -22,52 +22,8 @@ from keras_transformer.search import GreedySearch
 soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("python_multipart")
 
-WORDS = (Word(" No", 0.0, 0.5, 0.9), Word(" matter.", 0.5, 1.2, 0.8))
-SEGMENTS = [
-    Segment(0.0, 1.2, " No matter.", (52, 5, 53), -0.25, 0.125, 1.5, 0.0, WORDS),
-    Segment(31.0, 32.5, " Try again.", (60, 6, 61), -0.5, 0.25, 1.25, 0.5, (), 3000),
-]
-WINDOWS = [SEGMENTS[:1], [], SEGMENTS[1:]]
 PATH = "/v1/audio/transcriptions"
 SMALL = Limits(sound_bytes=2000, body_bytes=100, sound_seconds=60)
-
-
-class SoundPool:
-    """A fake pool of a speech model, with known windows.
-
-    Attributes:
-        calls: the received sounds, with their options.
-        gate: asyncio.Event; each window but the first waits for it.
-        emitted: number of emitted windows.
-    """
-
-    workers, batch_tokens, ready = 1, 512, True
-
-    async def open(self):
-        self.calls, self.gate, self.emitted = [], asyncio.Event(), 0
-        self.gate.set()
-        return Description("transcribe", "version", False, hears=True)
-
-    def measure(self, items):
-        return [16] * len(items)
-
-    async def run_stream(self, sound, options, emit):
-        self.calls.append((sound, options))
-        if sound == b"noise":
-            raise Invalid("The model refuses the request.")
-        for window in WINDOWS:
-            if not emit(window):
-                break
-            self.emitted += 1
-            await self.gate.wait()
-        result = Transcript("en", 32.25, SEGMENTS)
-        return BatchResult([result], [3225], 0.1, await self.description(), "1")
-
-    async def description(self):
-        return Description("transcribe", "version", False, hears=True)
-
-    async def close(self):
-        pass
 
 
 @pytest.fixture(scope="module")
