@@ -16,8 +16,6 @@ from keras_transformer.export.serving.protocols import (
 )
 
 LINES = artefacts.LINES[:2]
-# Values of which each kind refuses at least one; the others fit some kinds.
-WRONG = (7, "?", [7], {"?": 7})
 
 
 class Endpoint(NamedTuple):
@@ -30,6 +28,7 @@ class Endpoint(NamedTuple):
         texts: function from the answer, which is bytes, to its texts.
         encode: function from path and body to path, body and headers of a request.
         model: str, whose texts are expected.
+        wrong: tuple of values, of which most kinds refuse one.
     """
 
     path: str
@@ -38,6 +37,7 @@ class Endpoint(NamedTuple):
     texts: Callable[[bytes], list[str]]
     encode: Callable
     model: str = "en-de"
+    wrong: tuple = (7, "?", [7], {"?": 7})
 
 
 def as_json(path, body):
@@ -98,6 +98,7 @@ ENDPOINTS = {
         lambda answer: [json.loads(answer)["text"]],
         as_form,
         "whisper",
+        ("?",),
     ),
     "lines": Endpoint(
         "/lines/en-de",
@@ -105,6 +106,7 @@ ENDPOINTS = {
         {(): lines.FIELDS},
         lambda answer: answer.decode().splitlines(),
         as_query,
+        wrong=("?",),
     ),
 }
 
