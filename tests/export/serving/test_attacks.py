@@ -9,7 +9,7 @@ import time
 
 import pytest
 from helpers import exports
-from helpers.service_process import Process
+from helpers.command_process import Process
 
 import keras_transformer as kt
 from keras_transformer.export.serving import ServedArtefact, serve

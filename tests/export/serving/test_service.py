@@ -15,7 +15,7 @@ import time
 
 import pytest
 from helpers import artefacts
-from helpers.service_process import MODULE, Process
+from helpers.command_process import MODULE, Process
 
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving import __main__ as command
