@@ -165,9 +165,10 @@ class _Endpoint:
         parts: AsyncGenerator[Any],
     ) -> AsyncGenerator[dict[str, Any]]:
         """Yields the events of a stream. A refusal becomes its last event."""
-        async with contextlib.aclosing(parts):
+        events = self._events(call, first, parts)
+        async with contextlib.aclosing(parts), contextlib.aclosing(events):
             try:
-                async for event in self._events(call, first, parts):
+                async for event in events:
                     yield event
             except Refusal as refusal:
                 record.status = refusal.status
