@@ -8,7 +8,7 @@ The folder is a Sentence-Transformers model with word pieces, such as `all-MiniL
         --output benchmarks/results/pretrained.json
 
 Texts are 1,000 English captions of Multi30k's `test_2016_flickr`, queries are 200 of
-`test_2017_flickr`. Requires the extras `import`, `export` and `parity`.
+`test_2017_flickr`. Requires the extras `train`, `export` and `parity`.
 
 Shapes: B batch, S length, D size of a vector, Q queries, N texts.
 """

@@ -44,9 +44,6 @@ _EXPORTERS = {
     "export_saved_model": "saved_model",
     "export_triton": "triton",
 }
-# Package that an exporter needs -> its extra. The extras tensorflow and export install all others.
-_EXTRAS = {"ctranslate2": "ctranslate2", "safetensors": "import"}
-
 __all__ = sorted(_EXPORTERS)
 
 
@@ -59,10 +56,9 @@ def __getattr__(name: str) -> object:
         package = (error.name or "").partition(".")[0]
         if package == "keras_transformer":
             raise  # a broken installation, which no extra fixes
-        extra = _EXTRAS.get(package, "tensorflow,export")
         raise ImportError(
             f"keras_transformer.export.{name} needs {package}, which is not installed here. "
-            f"Install it with: {install(extra)}",
+            f"Install it with: {install('train,export')}",
             name=package,
         ) from error
 

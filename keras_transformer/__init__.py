@@ -101,7 +101,7 @@ __all__ = [
 
 # Packages that may be missing. If any other package is missing, the installation is broken and the
 # error is raised.
-_OTHER_BACKENDS = {"jax", "torch"}  # all others come with the extra `tensorflow`
+_OTHER_BACKENDS = {"jax", "torch"}  # all others come with the extra `train`
 _OPTIONAL = _OTHER_BACKENDS | {"keras", "sentencepiece", "tensorflow", "tensorflow_text"}
 _missing: list[str] = []
 
@@ -193,7 +193,7 @@ with _where_installed():  # TensorFlow
 def __getattr__(name: str) -> object:
     if name in __all__ and _missing:
         package = _missing[0]
-        cure = f"Install it with: {install('tensorflow')}"
+        cure = f"Install it with: {install('train')}"
         if package in _OTHER_BACKENDS:
             cure = (
                 f"KERAS_BACKEND or ~/.keras/keras.json selects it: pip install {package}, or set "

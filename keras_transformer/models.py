@@ -218,7 +218,8 @@ class TransformerModel(DistributedModel):
         """Adds trainable low-rank updates to some projections, and freezes all other layers.
 
         LoRA (arXiv 2106.09685): W + A B with A (inputs, rank) and B (rank, outputs). Saving
-        merges the updates into W. Compile the model after this call.
+        merges the updates into W. Compile the model after this call: `fit` refuses an earlier
+        `compile`.
 
         Args:
             rank: r, the inner size of the updates.
@@ -252,6 +253,7 @@ class TransformerModel(DistributedModel):
         for layer in chosen:
             layer.trainable = True
             layer.enable_lora(rank)
+        self.compiled = False  # an earlier optimizer has the variables of the frozen layers
 
     def get_config(self) -> dict[str, Any]:
         config = {name: getattr(self, name) for name in self._argument_names}

@@ -22,7 +22,7 @@ FRAMEWORKS = ("tensorflow", "tensorflow_text", "keras", "jax", "torch")
 def install(extra: str) -> str:
     """Returns the command that installs this package with an extra.
 
-    >>> install("audio").startswith("pip install 'keras-transformer-onnx[audio] @ git+https://")
+    >>> install("service").startswith("pip install 'keras-transformer-onnx[service] @ git+https://")
     True
     """
     return f"pip install 'keras-transformer-onnx[{extra}] @ {SOURCE}'"

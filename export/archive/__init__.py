@@ -15,7 +15,8 @@ Contents, from the bottom up:
 - `job`: the whole job, with Ray Data and progress; `__main__`: the command.
 
 Imports: `export.runtime`, `export.ray_cluster`, their imports, and, only inside functions, Ray and
-PyArrow (extra `ray`). No framework. A new format is a reader in `inputs` and a writer in `outputs`.
+PyArrow (package `ray[data]`). No framework. A new format is a reader in `inputs` and a writer in
+`outputs`.
 """
 
 from keras_transformer.export.archive.job import run_archive

@@ -28,7 +28,6 @@ from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.ray_cluster import RayError, ray_settings, running_ray
 from keras_transformer.export.runtime.console import tell
 from keras_transformer.files import checked_path
-from keras_transformer.startup import install
 from keras_transformer.types import StrPath
 
 PART_LINES = 2000
@@ -154,7 +153,7 @@ def _check_installed() -> None:
     except ModuleNotFoundError as error:
         raise ImportError(
             f"An archive job needs {error.name}, which is not installed here. Install it with: "
-            + install("ray"),
+            "pip install 'ray[data]'",
             name=error.name,
         ) from error
 

@@ -12,7 +12,7 @@ the places of the markup in the translation.
 A new format needs a function from a text to parts, in `PARSERS` of `translation.py`, and its
 suffixes in `formats.py`.
 
-This package needs no TensorFlow. It needs the extra `documents`.
+This package needs no TensorFlow. It needs the extra `service`.
 """
 
 from keras_transformer.export.documents.formats import translate_file

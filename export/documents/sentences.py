@@ -62,6 +62,6 @@ def _chunks(text: str) -> Iterator[tuple[int, int]]:
 def missing(package: str, error: ImportError) -> ImportError:
     """Returns the error that names the extra of a missing package."""
     return ImportError(
-        f"The package {package} is missing ({error}): {install('documents')}",
+        f"The package {package} is missing ({error}): {install('service')}",
         name=package,
     )

@@ -1,4 +1,4 @@
-"""Replicas on Ray: the `Pool` of several processes, on this machine or others. Extra `ray`.
+"""Replicas on Ray: the `Pool` of several processes, on this machine or others. It needs Ray.
 
 A worker is a thread of a replica, a process that Ray starts. The pool replaces dead replicas.
 """
@@ -27,7 +27,7 @@ HEARTBEAT_SECONDS = 1.0  # between two signs of life of a replica
 LOST_AFTER_SECONDS = 20.0  # without a sign of life: the process was stopped, or its machine is gone
 OPENING_SECONDS = 300.0  # that a replica may take to open its artefact
 RESTART_SECONDS = 5.0  # between two attempts to start a replica
-REPLICAS_EXTRA = "ray"
+HOW_TO_INSTALL = "pip install ray"
 
 
 @contextlib.contextmanager

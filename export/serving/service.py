@@ -18,7 +18,7 @@ from keras_transformer.export.artefact.reader import read_task
 from keras_transformer.export.serving.clients import Clients, read_keys, read_proxies
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.pools import LocalPool, Pool
-from keras_transformer.export.serving.ray_pool import REPLICAS_EXTRA, open_replicas
+from keras_transformer.export.serving.ray_pool import HOW_TO_INSTALL, open_replicas
 from keras_transformer.export.serving.request_log import Output
 from keras_transformer.startup import install
 from keras_transformer.types import StrPath
@@ -133,7 +133,7 @@ def serve(
         Whether all accepted requests were answered.
 
     Raises:
-        MissingExtra: the extra `service` is not installed, or `ray` where that is needed.
+        MissingExtra: the extra `service` is not installed, or Ray where it is needed.
         ArtefactError: a folder is not an artefact.
         ValueError: an argument is wrong.
         OSError, RuntimeError: a port is taken, a replica does not start, or an event loop runs
@@ -221,7 +221,7 @@ def _pools(models: Mapping[str, ServedArtefact], address: str | None) -> Iterato
     replicated = {name for name, served in models.items() if address or served.is_replicated}
     with contextlib.ExitStack() as stack:
         if replicated:
-            with _extra(REPLICAS_EXTRA):
+            with _installed(HOW_TO_INSTALL):
                 make_replicas = stack.enter_context(open_replicas(address))
         pools: dict[str, Pool] = {}
         for name, served in models.items():
@@ -237,14 +237,14 @@ def _pools(models: Mapping[str, ServedArtefact], address: str | None) -> Iterato
 
 
 @contextlib.contextmanager
-def _extra(name: str) -> Iterator[None]:
-    """Names the extra to install if an import fails within the block."""
+def _installed(command: str) -> Iterator[None]:
+    """Names the command that installs a package whose import fails within the block."""
     try:
         yield
     except ModuleNotFoundError as error:
         raise MissingExtra(
             f"The service needs {error.name}, which is not installed here. Install it with: "
-            + install(name)
+            + command
         ) from error
 
 
@@ -257,7 +257,7 @@ async def _serve(
         opening = {name: asyncio.create_task(pool.open()) for name, pool in pools.items()}
         await asyncio.sleep(0)  # Threads open the artefacts while this one imports the server.
         try:
-            with _extra("service"):
+            with _installed(install("service")):
                 from keras_transformer.export.serving.front_end import run_server
                 from keras_transformer.export.serving.metrics import Metrics
                 from keras_transformer.export.serving.models import Models

@@ -54,7 +54,7 @@ def speech_batches(
     Args:
         sounds: sequence of N sounds, as in `Transcriber.transcribe`: paths, bytes, open files or
             arrays of samples at 16 kHz. Files have any sample rate and number of channels, and need
-            the extra `audio`. All sounds need the extra `serve`.
+            the extra `service`. All sounds need the extra `serve`.
         texts: sequence of N strings. Special tokens in them, such as `<|0.00|>`, are left out.
         tokenizer: `JsonTokenizer` of the model's folder.
         batch_size: int, B, rounded up to a multiple of `batch_multiple`. Missing rows of the last

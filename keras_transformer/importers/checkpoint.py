@@ -244,7 +244,7 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, Array]:
     except ImportError as error:
         raise ImportError(
             "Reading .safetensors needs the package safetensors. Install it with: "
-            "pip install 'keras-transformer-onnx[import]'"
+            "pip install 'keras-transformer-onnx[train]'"
         ) from error
     try:
         return load_file(path)

@@ -329,6 +329,6 @@ def _library() -> Any:
         import av
     except ImportError as error:
         raise ImportError(
-            "Sound files need the package av. Install the extra: " + install("audio")
+            "Sound files need the package av. Install the extra: " + install("service")
         ) from error
     return av

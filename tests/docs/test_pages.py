@@ -76,7 +76,7 @@ def test_the_first_page_shows_how_to_install_what_its_example_imports():
     readme = (ROOT / "README.md").read_text("utf-8")
     shown = readme.partition(start)[2].partition(end)[0]
     installed = re.findall(r"pip install ([^`\n]+)", shown)
-    assert installed == ["'.[serve]'", "'.[tensorflow,export]' num2words"]
+    assert installed == ["'.[serve]'", "'.[train,export]' num2words"]
     assert "git clone" in shown and "from num2words import" in shown
 
 

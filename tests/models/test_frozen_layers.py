@@ -151,6 +151,17 @@ def test_lora_trains_the_updates_alone_and_saving_merges_them(kind, tmp_path):
     assert len(again.trainable_weights) == len(model.trainable_weights)
 
 
+def test_a_model_must_be_compiled_after_lora():
+    model = kt.CausalTransformer(V, **SIZES)
+    model.compile("adam", kt.SequenceCrossentropy())
+    model.fit(IDS, IDS, verbose=0)
+    model.enable_lora(2)
+    with pytest.raises(ValueError, match="compile"):
+        model.fit(IDS, IDS, verbose=0)
+    model.compile("adam", kt.SequenceCrossentropy())
+    model.fit(IDS, IDS, verbose=0)
+
+
 @kinds
 def test_a_model_has_the_dtype_policy_of_its_layers(kind, tmp_path):
     model = kind(V, **SIZES, dtype="mixed_bfloat16")

@@ -8,49 +8,26 @@ so does a public name that is neither in `CASES` nor in `ELSEWHERE`.
 speed, memory or messages.
 """
 
-import inspect
 import pathlib
 import tempfile
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import pytest
 from helpers import exports
+from helpers.argument_cases import (
+    Case,
+    Made,
+    Wrong,
+    check_effects,
+    check_row,
+    known,
+    name_of,
+    takes_others,
+)
 from helpers.fake_model import FakeModel
 
 import keras_transformer as kt
-
-
-class Wrong(NamedTuple):
-    """A value that must raise an error."""
-
-    error: type[Exception]
-    value: Any
-
-
-class Made(NamedTuple):
-    """A value that is made when the row is tested."""
-
-    make: Callable
-
-
-class Case(NamedTuple):
-    """A row of the table.
-
-    Attributes:
-        thing: class or function whose arguments are tested.
-        base: dict of arguments.
-        others: dict with another value for each argument.
-        observe: function of the arguments by name that returns arrays, texts or numbers.
-    """
-
-    thing: Callable
-    base: dict
-    others: dict
-    observe: Callable
-
 
 ROOT = pathlib.Path(__file__).parents[1]
 V, D = 13, 8
@@ -902,48 +879,10 @@ ELSEWHERE: dict[str, str] = {
 }
 
 
-def arguments(thing):
-    """Returns the names of the arguments of a class or function."""
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = inspect.signature(thing).parameters.values()
-    return [one.name for one in parameters if one.kind not in kinds and one.name != "self"]
-
-
-def takes_others(thing):
-    """Returns whether a class or function has `**kwargs`."""
-    kinds = [one.kind for one in inspect.signature(thing).parameters.values()]
-    return inspect.Parameter.VAR_KEYWORD in kinds
-
-
-def plain(value):
-    """Returns a result as nested lists, which can be compared."""
-    if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
-    if hasattr(value, "shape"):
-        array = np.asarray(value)
-        return array.shape, np.round(
-            array, 5
-        ).tolist() if array.dtype.kind == "f" else array.tolist()
-    return value
-
-
-def name_of(case):
-    return case.thing.__qualname__
-
-
-def known(value):
-    """Returns a value of the table, made if it is `Made`."""
-    return value.make() if isinstance(value, Made) else value
-
-
 @pytest.mark.parametrize("case", CASES, ids=name_of)
 def test_each_argument_has_another_value_in_its_row(case):
     search = case.thing in (kt.translate, kt.generate)
-    unseen = {*UNSEEN, *(["tokens_per_batch"] if search else [])}
-    assert not set(arguments(case.thing)) - set(case.others) - unseen
-    assert not set(case.others) - set(arguments(case.thing))
+    check_row(case, {*UNSEEN, *(["tokens_per_batch"] if search else [])})
 
 
 # Models, searches and training are slow.
@@ -961,17 +900,7 @@ SLOW |= {name_of(case) for case in LAYERS if "Block" in name_of(case)}
     ],
 )
 def test_another_value_of_each_argument_changes_the_result_or_raises(case):
-    base = {name: known(value) for name, value in case.base.items()}
-    first = plain(case.observe(**base))
-    assert plain(case.observe(**base)) == first  # else a difference would mean nothing
-    without = []
-    for name, other in case.others.items():
-        if isinstance(other, Wrong):
-            with pytest.raises(other.error):
-                case.observe(**{**base, name: other.value})
-        elif plain(case.observe(**{**base, name: known(other)})) == first:
-            without.append(name)
-    assert not without
+    check_effects(case)
 
 
 def test_every_public_name_has_a_row():

@@ -55,9 +55,9 @@ for package in (keras_transformer, export):
     lines, *errors = run(code, tmp_path, FRAMEWORKS).splitlines()
     assert lines == r"['a\u2028b', '\x85c']"
     for name, extra in (
-        ("MultiHeadAttention", "tensorflow"),
-        ("export_onnx", "tensorflow,export"),
-        ("export_saved_model", "tensorflow,export"),
+        ("MultiHeadAttention", "train"),
+        ("export_onnx", "train,export"),
+        ("export_saved_model", "train,export"),
     ):
         (error,) = (error for error in errors if error.startswith(f"{name} "))
         assert f"pip install 'keras-transformer-onnx[{extra}] @ git+https://" in error

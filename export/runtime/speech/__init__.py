@@ -1,4 +1,4 @@
-"""Sound to text, with the extra `audio`.
+"""Sound to text, with the extra `service`.
 
 From the bottom up:
 

@@ -62,8 +62,8 @@ class Transcription(Iterator[Segment]):
 
     Raises:
         ArtefactError: the artefact has another search.
-        FileNotFoundError, ImportError: there is no such file, or a package of the extra `audio` is
-            missing.
+        FileNotFoundError, ImportError: there is no such file, or a package of the extra
+            `service` is missing.
         TypeError, ValueError: the sound cannot be read; see `Transcriber.transcribe`.
         ValueError: the sound is too long, or the model does not know the language.
     """
