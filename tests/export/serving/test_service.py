@@ -220,11 +220,14 @@ def test_names_and_options_of_the_command():
 
 
 @pytest.mark.parametrize(
-    "package, options, extra", [("ray", ["--replicas", "2"], "ray"), ("uvicorn", [], "service")]
+    "package, options, installed",
+    [("ray", ["--replicas", "2"], "pip install ray"), ("uvicorn", [], "onnx[service]")],
 )
-def test_the_command_names_a_missing_extra(folder, capsys, monkeypatch, package, options, extra):
+def test_the_command_names_a_missing_package(
+    folder, capsys, monkeypatch, package, options, installed
+):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"{MODULE}.front_end", raising=False)
     arguments = [str(folder), "--port", "0", *options]
     assert command.main(arguments) == 2
-    assert f"keras-transformer-onnx[{extra}]" in capsys.readouterr().err
+    assert installed in capsys.readouterr().err
