@@ -175,8 +175,10 @@ function checkedNumber({ name, dtype, lowest, highest }, value) {
     throw new TypeError(`${name} must be ${isInteger ? "an integer" : "a number"}, got ${value} (${typeof value}).`);
   }
   if (!Number.isFinite(value) || value < (lowest ?? -Infinity) || value > (highest ?? Infinity)) {
+    // The smallest float32 stands for "above 0".
     const least = lowest !== null && lowest > 0 && lowest < 1e-30 ? "above 0" : `at least ${lowest}`;
-    throw new RangeError(`${name} must be ${least} and ${highest === null ? "finite" : `at most ${highest}`}, got ${value}.`);
+    const most = highest === null ? "finite" : `at most ${highest}`;
+    throw new RangeError(`${name} must be ${least} and ${most}, got ${value}.`);
   }
   return value;
 }
