@@ -95,7 +95,7 @@ def long(args):
 
 def joined(args, minutes):
     """Writes the recordings, repeated to the length, at 16 kHz."""
-    from keras_transformer.export.runtime.speech.sound import read_blocks
+    from keras_transformer.sound.samples import read_blocks
 
     sounds = [np.concatenate(list(read_blocks(path))) for path in sorted(args.sounds.glob("*.wav"))]
     count, path = minutes * 60 * 16_000, args.work / f"{minutes}_minutes.wav"

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import onnx_ir as ir
 
+from keras_transformer.call_options import bounds
 from keras_transformer.export.arguments import (
     check_arguments,
     check_dtypes,
@@ -322,7 +323,12 @@ def _option_fields(graph: ir.Graph, task: Task) -> dict[str, Any]:
     """Returns the field `options` of the manifest, which lists the inputs with a default."""
     values = _values(value for value in graph.inputs if value.name in graph.initializers)
     defaults = task.option_defaults
-    entries = [{**value, "default": defaults[value["name"]].tolist()} for value in values]
+    entries = []
+    for value in values:
+        default = defaults[value["name"]]
+        lowest, highest = bounds(value["name"], default.item() if default.size == 1 else 0)
+        limits = {"lowest": lowest, "highest": highest}
+        entries.append({**value, "default": default.tolist(), **limits})
     return {"options": entries} if entries else {}
 
 

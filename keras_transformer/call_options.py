@@ -20,38 +20,50 @@ class CallOption(NamedTuple):
     Attributes:
         dtype: name of the dtype.
         rank: int. 0: one number for the whole batch. 1: one number for each sentence, or for all.
-            2: ids of each sentence, padded with 0 on the right.
+            2: ids of each sentence, padded with 0 on the right. 3: words of each sentence.
+        meaning: str, for the help of a command. Empty: commands do not offer the option.
         lowest, highest: the range of its numbers.
     """
 
     dtype: str
     rank: int
+    meaning: str
     lowest: float
     highest: float = math.inf
 
 
+_MOST = 2**31 - 1
 CALL_OPTIONS: Mapping[str, CallOption] = {
-    "max_length": CallOption("int32", 1, 1),
-    "min_length": CallOption("int32", 1, 0),
-    "target_prefix": CallOption("int32", 2, 0),
-    "beam_width": CallOption("int32", 0, 1),
-    "length_penalty": CallOption("float32", 0, 0),
-    "temperature": CallOption("float32", 0, _ABOVE_0),
-    "top_k": CallOption("int32", 0, 0),
-    "top_p": CallOption("float32", 0, _ABOVE_0, 1),
-    "word_times": CallOption("int32", 0, 0, 1),
-    "seed": CallOption("int32", 0, 0, MOST_SEED),
+    "max_length": CallOption("int32", 1, "most tokens of an output", 1, _MOST),
+    "min_length": CallOption("int32", 1, "fewest tokens of an output", 0, _MOST),
+    "target_prefix": CallOption("int32", 2, "the first words of each output", 0, _MOST),
+    "beam_width": CallOption(
+        "int32", 0, "hypotheses of a beam search, at most the exported number", 1, _MOST
+    ),
+    "length_penalty": CallOption(
+        "float32", 0, "of a beam search; larger numbers favour longer outputs", 0
+    ),
+    "temperature": CallOption("float32", 0, "of sampling; below 1 sharpens", _ABOVE_0),
+    "top_k": CallOption("int32", 0, "of sampling: only the K most likely tokens", 0, _MOST),
+    "top_p": CallOption(
+        "float32", 0, "of sampling: only the most likely tokens, with this share", _ABOVE_0, 1
+    ),
+    "word_times": CallOption("int32", 0, "", 0, 1),
+    "seed": CallOption("int32", 0, "", 0, MOST_SEED),
 }
 
-
-# The same for the arguments of this package's constraints. Rank 3: words of each sentence.
+# The same for the arguments of this package's constraints.
 CONSTRAINT_OPTIONS: Mapping[str, CallOption] = {
-    "no_repeat_ngram_size": CallOption("int32", 0, 0),
-    "repetition_penalty": CallOption("float32", 0, _ABOVE_0),
-    "forbidden_words": CallOption("int32", 3, 0),
-    "biased_prefix": CallOption("int32", 2, 0),
-    "prefix_bias": CallOption("float32", 0, 0, 1 - 2.0**-24),
-    "terms": CallOption("int32", 3, 0),
+    "no_repeat_ngram_size": CallOption(
+        "int32", 0, "length of sequences that may not repeat, at most as exported", 0, _MOST
+    ),
+    "repetition_penalty": CallOption(
+        "float32", 0, "above 1 makes repetition less likely", _ABOVE_0
+    ),
+    "forbidden_words": CallOption("int32", 3, "words that no output has", 0, _MOST),
+    "biased_prefix": CallOption("int32", 2, "first words that become more likely", 0, _MOST),
+    "prefix_bias": CallOption("float32", 0, "strength of this bias, from 0 to 1", 0, 1 - 2.0**-24),
+    "terms": CallOption("int32", 3, "must be in each output", 0, _MOST),
 }
 
 # Options of a call that may be at most the constructor's, with their smallest values.
@@ -66,7 +78,8 @@ def check_number(
     """Raises unless `value` is a finite number of this kind, from `lowest` to `highest`."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, kind):
         wanted = "an integer" if kind is numbers.Integral else "a number"
-        raise TypeError(f"{name} must be {wanted}, got {value!r} ({type(value).__name__}).")
+        found = f"{repr(value)[:100]} ({type(value).__name__})"
+        raise TypeError(f"{name} must be {wanted}, got {found}.")
     if not lowest <= value <= highest or math.isinf(value):
         least = "above 0" if lowest == _ABOVE_0 else f"at least {lowest}"
         most = "finite" if math.isinf(highest) else f"at most {highest}"
@@ -80,8 +93,30 @@ def check_option(name: str, value: Any) -> None:
     """Raises `TypeError` or `ValueError` unless `value` fits the option `name`."""
     option = CALL_OPTIONS[name] if name in CALL_OPTIONS else CONSTRAINT_OPTIONS[name]
     kind = numbers.Integral if option.dtype == "int32" else numbers.Real
-    highest = min(option.highest, 2**31 - 1) if option.dtype == "int32" else option.highest
-    check_number(value, name, kind, option.lowest, highest)
+    check_number(value, name, kind, option.lowest, option.highest)
+
+
+def bounds(name: str, exported: float) -> tuple[float | None, float | None]:
+    """Returns the lowest and the highest number of an option of an exported search.
+
+    Args:
+        name: str.
+        exported: number, the value of the exported search.
+
+    Returns:
+        Two numbers, each `None` if it is not known.
+
+    Example:
+
+    >>> bounds("beam_width", 4)
+    (1, 4)
+    """
+    option = CALL_OPTIONS.get(name) or CONSTRAINT_OPTIONS.get(name)
+    if option is None or option.rank > 1:
+        return None, None
+    if name in AT_MOST_DEFAULT and exported:
+        return AT_MOST_DEFAULT[name], exported
+    return option.lowest, None if math.isinf(option.highest) else option.highest
 
 
 def check_needs(options: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ beyond the source's length, or null |
 divisor: the "size" of each number (float32) or the "spread" of an output; `same_tokens`, of a \
 search: lines with the same best hypothesis as Keras, and all lines; else null |
 | `options` | inputs of the model that a caller may leave out: list of `{"name", "dtype", "axes", \
-"default"}` |
+"default", "lowest", "highest"}`, the bounds of its numbers, or null |
 | `layout` | one of `LAYOUTS`, which says what the ONNX files are; "loop" if it is missing |
 
 The checks are written by hand. A schema library would be a further package on servers, and could
@@ -98,7 +98,14 @@ OPTIONAL: dict[str, Any] = {
         "relative_to": str,
         "same_tokens": ([_COUNT], None),
     },
-    "options": [{**_VALUES[0], "default": (int, float, list)}],
+    "options": [
+        {
+            **_VALUES[0],
+            "default": (int, float, list),
+            "lowest": (int, float, None),
+            "highest": (int, float, None),
+        }
+    ],
     "layout": LAYOUTS,
 }
 _FILE = {"sha256": str, "bytes": _COUNT}

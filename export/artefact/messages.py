@@ -23,9 +23,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]}?" if close else ""
 
 
-# An argument in a message: `name`, name=value, or a bare name of several words.
+# An argument in a message: `name`, name=value, a bare name of several words, or a name that "must
+# be" something.
 _VALUE = r"\w+\([^)]*\)|\[[^\]]*\]|\"[^\"]*\"|'[^']*'|[\w.-]*\w"
-_ARGUMENT = re.compile(rf"`(\w+)`|(?<![\w.`-])(\w+)=({_VALUE})|(?<![\w.`/-])([a-z]+(?:_[a-z]+)+)\b")
+_BARE = r"[a-z]+(?:_[a-z]+)+|^[a-z]+(?= must be )"
+_ARGUMENT = re.compile(rf"`(\w+)`|(?<![\w.`-])(\w+)=({_VALUE})|(?<![\w.`/-])({_BARE})\b")
 _MARKS = re.compile(r"[\[\],'\"]")  # around the values of lists and strings
 # Arguments that a message may advise, and that a command may lack.
 _ADVISED = ("head", "samples", "search", "shortlist", "target_tokenizer", "tokenizer")

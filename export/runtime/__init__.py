@@ -17,8 +17,9 @@ Contents, from the bottom up:
 - `batching`: batches, worker threads, and faults of single rows;
 - `hypotheses`: pieces and words of a hypothesis, alternatives to a word, and text that grows while
   a search runs;
-- `runner`: the base of the classes that serve an artefact;
-- `searches`: `Translator` and `Generator`; `speech`: `Transcriber`, and all that belongs to sound;
+- `runner`: the base of the classes that serve an artefact; `streaming`: of those with a search;
+  `glossary_runner` and `glossaries`: of those whose searches take terms;
+- `searches`: `Translator` and `Generator`; `speech`: `Transcriber`, and the rest of Whisper;
 - `predictor`: models without a search, and `open_runner`, which finds the class by the task;
 - `check`: finds out whether this machine can serve;
 - `console` and `__main__`: the command line.

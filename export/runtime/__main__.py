@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
+from keras_transformer.call_options import CALL_OPTIONS, CONSTRAINT_OPTIONS
 from keras_transformer.export.artefact.messages import flags_of, in_shell
 from keras_transformer.export.artefact.reader import read_task
 from keras_transformer.export.artefact.signature import ALIGNMENTS
@@ -25,7 +26,7 @@ from keras_transformer.export.runtime.lines import (
     without_mark,
 )
 from keras_transformer.export.runtime.predictor import open_runner
-from keras_transformer.export.runtime.speech.command import add_options, given_options, transcribe
+from keras_transformer.export.runtime.speech import command
 from keras_transformer.text.glossary import Glossary
 from keras_transformer.text.tokenizer import Tokenizer
 
@@ -38,22 +39,11 @@ _TASKS = {
     "--alignments": ("translate",),
     "--glossary": ("translate",),
 }
-# Options of a search call: the type and the meaning of each. Artefacts take some of them.
-_OPTIONS = {
-    "--max-length": (int, "most tokens of an output"),
-    "--min-length": (int, "fewest tokens of an output"),
-    "--beam-width": (int, "hypotheses of a beam search, at most the exported number"),
-    "--length-penalty": (float, "of a beam search; larger numbers favour longer outputs"),
-    "--target-prefix": (str, "the first words of each output"),
-    "--temperature": (float, "of sampling; below 1 sharpens"),
-    "--top-k": (int, "of sampling: only the K most likely tokens"),
-    "--top-p": (float, "of sampling: only the most likely tokens, with this share"),
-    "--repetition-penalty": (float, "above 1 makes repetition less likely"),
-    "--no-repeat-ngram-size": (int, "length of sequences that may not repeat, at most as exported"),
-    "--biased-prefix": (str, "first words that become more likely"),
-    "--prefix-bias": (float, "strength of this bias, from 0 to 1"),
+# Options of a search call. Artefacts take some of them.
+_SEARCH_OPTIONS = {
+    name: option for name, option in (CALL_OPTIONS | CONSTRAINT_OPTIONS).items() if option.meaning
 }
-_METAVARS = {int: "N", float: "X", str: "TEXT"}
+_TYPES: dict[str, tuple[type, str]] = {"int32": (int, "N"), "float32": (float, "X")}
 _DESCRIPTION = (
     "Reads standard input line by line, and writes results to standard output. Translators and "
     "language models write a text; classifiers a label, TAB, its probability; taggers word/tag; "
@@ -78,7 +68,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("folder", help="folder that export_onnx wrote")
-    add("sound", nargs="?", help="a sound file, for Whisper models; instead of standard input")
     add(
         "--check",
         action="store_true",
@@ -106,23 +95,18 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     group = parser.add_argument_group(
         "search", "Options that the artefact takes. Their defaults are the exported values."
     )
-    for flag, (kind, meaning) in _OPTIONS.items():
-        group.add_argument(flag, type=kind, help=meaning, metavar=_METAVARS[kind])
-    group.add_argument(
-        "--forbidden-words", action="append", metavar="TEXT", help="may be repeated", default=None
-    )
-    group.add_argument(
-        "--terms",
-        action="append",
-        metavar="TEXT",
-        help="must be in each output; may be repeated",
-    )
+    for name, option in _SEARCH_OPTIONS.items():
+        kind, metavar = (str, "TEXT") if option.rank > 1 else _TYPES[option.dtype]
+        action, more = ("append", "; may be repeated") if option.rank == 3 else ("store", "")
+        group.add_argument(
+            _flag(name), type=kind, metavar=metavar, action=action, help=option.meaning + more
+        )
     group.add_argument(
         "--glossary",
         metavar="FILE",
         help="TSV: the target phrase must be in the output where the source phrase is in the line",
     )
-    add_options(parser)
+    command.add_options(parser)
     add(
         "--stream",
         action="store_true",
@@ -166,14 +150,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--quiet", action="store_true", help="no progress bar, no provider line")
     options = parser.parse_args(arguments)
-    given = [*_given(options), *_search_options(options), *(["--json"] if options.json else [])]
+    search = [_flag(name) for name in _search_options(options)]
+    given = [*_given(options), *search, *(["--json"] if options.json else [])]
     if options.check and given:
         parser.error(f"--check answers no lines: leave out {', '.join(given)}")
-    if options.sound is not None and (options.check or given):
-        flags = ["--check"] if options.check else given
-        parser.error(f"{', '.join(flags)}: not with a sound file")
-    if options.sound is None and (given := given_options(options)):
-        parser.error(f"{', '.join(given)}: only with a sound file")
+    options.hears = command.check_options(parser, options, ["--check"] * options.check or given)
     if options.n_best is not None and options.n_best < 1:
         parser.error(f"--n-best must be at least 1, got {options.n_best}")
     if options.n_best is not None and options.json:
@@ -183,6 +164,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def _given(options: argparse.Namespace) -> list[str]:
     """Returns the options of `_TASKS` that were passed. 0 is a seed."""
     values = {name: getattr(options, name[2:].replace("-", "_")) for name in _TASKS}
@@ -190,18 +175,15 @@ def _given(options: argparse.Namespace) -> list[str]:
 
 
 def _search_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Returns the options of the search that were passed. `_serve_lines` reads the glossary."""
-    names = [
-        flag[2:].replace("-", "_")
-        for flag in (*_OPTIONS, "--forbidden-words", "--terms", "--glossary")
-    ]
+    """Returns the options of the search that were passed."""
+    names = [*_SEARCH_OPTIONS, "glossary"]
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line, and returns the exit status."""
     options = _parse(arguments)
-    from_files = options.check or options.sound is not None
+    from_files = options.check or options.hears
     streams = {"output": sys.stdout} if from_files else {"input": sys.stdin, "output": sys.stdout}
     for name, stream in streams.items():
         if stream is None:
@@ -213,8 +195,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.check:
             return check(options.folder, options.provider, threads=options.threads)
-        if options.sound is not None:
-            return transcribe(options, sys.stdout.buffer, shown)
+        if options.hears:
+            return command.transcribe(options, sys.stdout.buffer, shown)
         return _serve_lines(options, sys.stdin.buffer, sys.stdout.buffer, progress)
     except OSError as error:
         abandon(sys.stdout)
@@ -246,7 +228,7 @@ def _serve_lines(
                 f"{task!r}"
             )
     if options.glossary is not None:
-        options.glossary = _glossary(options.glossary)
+        options.glossary = _read(Glossary, "--glossary", options.glossary)
     with contextlib.redirect_stdout(sys.stderr):  # onnxruntime prints missing libraries
         runner = open_runner(
             options.folder, options.provider, threads=options.threads, workers=options.workers
@@ -287,11 +269,11 @@ def _serve_lines(
     return 1 if failed else 0
 
 
-def _glossary(path: str) -> Glossary:
+def _read(kind: Any, flag: str, path: str) -> Any:
     try:
-        return Glossary.read(path)
+        return kind.read(path)
     except OSError as error:
-        raise ValueError(f"--glossary {path} cannot be read: {error.strerror}") from error
+        raise ValueError(f"{flag} {path} cannot be read: {error.strerror}") from error
 
 
 if __name__ == "__main__":

@@ -17,14 +17,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from keras_transformer.export.artefact.options import Option
 from keras_transformer.export.artefact.results import Details, Row, Translation
 from keras_transformer.export.runtime.lines import text_of
-from keras_transformer.export.runtime.options import depth
 from keras_transformer.text.glossary import Glossary, Occurrence
 from keras_transformer.text.scripts import NO_SPACES, has_no_spaces
 from keras_transformer.text.words import piece_spans
 from keras_transformer.types import StrPath
 
+TERMS = Option("terms", "int32", 3)
 # Searches lines again: from their numbers and the beginnings of their translations.
 SearchAgain: TypeAlias = Callable[[Mapping[int, str]], Mapping[int, Translation]]
 
@@ -64,7 +65,7 @@ def terms_of_lines(
         given: a term or terms for all lines, or a list of them for each. Defaults to `None`: none.
     """
     given = [] if given is None else given
-    by_line = given if depth(given) > 1 else itertools.repeat(given)
+    by_line = given if TERMS.differs(given) else itertools.repeat(given)
     for line, terms, each in zip(lines, by_line, glossaries_of_lines(glossary), strict=False):
         text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
         terms = [terms] if isinstance(terms, str) else terms

@@ -3,21 +3,14 @@
 Shapes: `B` rows of a batch, `N` texts of a row, `L` tokens of the longest.
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.call_options import (
-    AT_MOST_DEFAULT,
-    CALL_OPTIONS,
-    CONSTRAINT_OPTIONS,
-    check_lengths,
-    check_needs,
-    check_option,
-)
+from keras_transformer.call_options import check_lengths, check_needs
 from keras_transformer.export.artefact.messages import shorten
+from keras_transformer.export.artefact.options import Option, options_of
 from keras_transformer.export.artefact.reader import Artefact
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import UNKNOWN_ID
@@ -44,11 +37,13 @@ class OptionReader:
 
     Args:
         artefact: Artefact. `options` of its manifest are the inputs with a default.
+
+    Attributes:
+        known: dict from names to `Option`.
     """
 
     def __init__(self, artefact: Artefact):
-        entries = artefact.manifest.get("options", [])
-        self._entries: dict[str, Any] = {entry["name"]: entry for entry in entries}
+        self.known: dict[str, Option] = options_of(artefact.manifest)
         self._folder, self._tokenizer = artefact.folder, artefact.target_tokenizer
 
     def read(self, options: Mapping[str, Any]) -> CallInputs:
@@ -67,14 +62,13 @@ class OptionReader:
         for name, value in options.items():
             if value is None:
                 continue
-            if name not in self._entries:
+            if name not in self.known:
                 raise ValueError(
                     f"{name!r} was passed, but {self._folder} takes the options "
-                    f"{sorted(self._entries)}. Export it with options=[{name!r}] if its search has "
+                    f"{sorted(self.known)}. Export it with options=[{name!r}] if its search has "
                     "this option."
                 )
-            rank = len(self._entries[name]["axes"])
-            if rank and depth(value) > max(rank - 2, 0):
+            if self.known[name].differs(value):
                 by_line[name] = iter(value)
             else:
                 fixed[name] = self.stack(name, [self.value(name, value)])
@@ -88,17 +82,19 @@ class OptionReader:
         Args:
             inputs: dict from names of inputs to values. Others have the exported value.
         """
-        names = [name for name in ("min_length", "max_length") if name in self._entries]
+        names = [name for name in ("min_length", "max_length") if name in self.known]
         if len(names) == 2:
-            check_lengths(*(inputs.get(name, self._entries[name]["default"]) for name in names))
+            check_lengths(*(inputs.get(name, self.known[name].default) for name in names))
 
     def value(self, name: str, value: Any) -> Any:
         """Returns the value of an option for one line: a number, or texts as tokens."""
-        rank = len(self._entries[name]["axes"])
-        if rank < 2:
-            self._check_number(name, value)
+        option = self.known[name]
+        if isinstance(value, (np.generic, np.ndarray)) and not value.shape:
+            value = value.item()
+        option.check(value)
+        if option.rank < 2:
             return value
-        if rank == 2:
+        if option.rank == 2:
             return self._ids(name, value)
         texts = [value] if isinstance(value, str) else value
         return [self._ids(name, text) for text in texts]
@@ -110,8 +106,7 @@ class OptionReader:
             name: name of the option.
             values: results of `value`, one for each line or one for all.
         """
-        entry = self._entries[name]
-        rank, dtype = len(entry["axes"]), entry["dtype"]
+        rank, dtype = self.known[name].rank, self.known[name].dtype
         if rank < 2:
             return np.array(values if rank else values[0], dtype)
         if rank == 2:
@@ -120,37 +115,9 @@ class OptionReader:
         flat = pad_rows([ids for row in values for ids in (*row, *[[]] * (count - len(row)))])
         return flat.reshape(len(values), count, flat.shape[1]).astype(dtype)
 
-    def _check_number(self, name: str, value: Any) -> None:
-        """Raises an error unless a number fits the option."""
-        if isinstance(value, (np.generic, np.ndarray)) and not value.shape:
-            value = value.item()
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"`{name}` must be a number, got {shorten(value)}.")
-        if self._entries[name]["dtype"] == "int32" and not isinstance(value, int):
-            raise TypeError(f"`{name}` must be an integer, got {shorten(value)}.")
-        if name in CALL_OPTIONS or name in CONSTRAINT_OPTIONS:
-            check_option(name, value)
-        most = self._entries[name]["default"]
-        least = AT_MOST_DEFAULT.get(name)
-        if least is not None and most and not least <= value <= most:
-            raise ValueError(f"`{name}` must be from {least} to {most}, as exported, got {value}.")
-
     def _ids(self, name: str, value: Any) -> list[int]:
         """Returns the tokens of a text."""
-        if not isinstance(value, str):
-            raise TypeError(f"`{name}` must be a text, got {shorten(value)}.")
         ids = self._tokenizer.encode(value)
         if name == "terms" and (not ids or UNKNOWN_ID in ids):
             raise ValueError(f"The target's tokenizer has no pieces for the term {shorten(value)}.")
         return ids
-
-
-def depth(value: Any) -> int:
-    """Returns the depth of nested lists: 0 for a number or text, the maximum for an iterator."""
-    if isinstance(value, Iterator):
-        return sys.maxsize
-    depth = 0
-    while isinstance(value, (list, tuple, np.ndarray)) and getattr(value, "shape", True):
-        depth += 1
-        value = value[0] if len(value) else None
-    return depth

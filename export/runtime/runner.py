@@ -16,13 +16,14 @@ import itertools
 import logging
 import secrets
 import sys
-from collections.abc import Iterable, Iterator, Sized
-from typing import Any, ClassVar, Self
+from collections.abc import Generator, Iterable, Iterator, Sized
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.messages import shorten
+from keras_transformer.export.artefact.options import SEED_OPTION, Option
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
 from keras_transformer.export.artefact.results import ResultMaker, Row
 from keras_transformer.export.runtime.batching import (
@@ -40,6 +41,8 @@ from keras_transformer.types import Array, StrPath
 logger: logging.Logger = logging.getLogger("keras_transformer.export")
 # A value of `read_ahead`: all items are sorted by length together.
 ALL = sys.maxsize
+# Yields the parts of a long result, and returns the result and the length of its input.
+Work: TypeAlias = Generator[Any, None, tuple[Any, int]]
 
 
 class Runner:
@@ -54,6 +57,9 @@ class Runner:
 
     # Past participle of the task, for messages: a line was not `done`.
     done: ClassVar[str] = "answered"
+    # Whether `work` yields parts of a text, and whether its input is a sound.
+    streams: bool = False
+    hears: bool = False
     # Whether a failure of the machine is raised, or becomes the error of each input.
     raises_machine_errors = False
 
@@ -110,6 +116,11 @@ class Runner:
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(type(self), **self._arguments), ()
 
+    @property
+    def options(self) -> dict[str, Option]:
+        """The options of a call by name, with their bounds."""
+        return self._options.known | ({signature.SEED: SEED_OPTION} if self.samples else {})
+
     def lengths(self, items: Iterable[Any]) -> list[int]:
         """Returns the length of each item for the model, in tokens or by its first axis.
 
@@ -163,6 +174,32 @@ class Runner:
                 raise ValueError(f"`{name}` has {sizes[0]} values, but there are {sizes[1]} lines.")
         call.fixed.update(self._seed_input(seed))
         return self._results(iter(items), call, tokens_per_batch, read_ahead)
+
+    def texts(
+        self,
+        items: Iterable[Any],
+        seed: int | None = None,
+        tokens_per_batch: int = 2048,
+        read_ahead: int = 1024,
+        **options: Any,
+    ) -> Iterator[str]:
+        """Returns an iterator over the best text of each item. Logs a warning for each error.
+
+        Arguments and errors are the same as in `results`.
+
+        Example:
+
+        >>> runner = open_runner("out/onnx")  # doctest: +SKIP
+        >>> list(runner.texts(["A man rides."]))  # doctest: +SKIP
+        ['Ein Mann fährt.']
+        """
+        results = self.results(items, seed, tokens_per_batch, read_ahead, **options)
+        return map(self._text, itertools.count(1), results)
+
+    def _text(self, number: int, result: Any) -> str:
+        if result.error is not None:
+            logger.warning("line %d is not %s: %s", number, self.done, result.error)
+        return result.text
 
     def _read_options(self, options: dict[str, Any]) -> CallInputs:
         return self._options.read(options)
@@ -234,13 +271,6 @@ class Runner:
     def _failure(self, reason: object) -> Any:
         return type(self._result_maker.empty)(error=str(reason))
 
-    def _texts(self, results: Iterator[Any]) -> Iterator[str]:
-        """Yields the best text of each result. Logs a warning for each error."""
-        for number, result in enumerate(results, 1):
-            if result.error is not None:
-                logger.warning("line %d is not %s: %s", number, self.done, result.error)
-            yield result.text
-
     def _seed_input(self, seed: int | None) -> dict[str, Array]:
         """Returns a dict with the model's input `seed`, if it has one."""
         if not self.samples:
@@ -253,8 +283,5 @@ class Runner:
             return {}
         if seed is None:
             seed = secrets.randbelow(signature.MOST_SEED + 1)
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-            raise TypeError(f"`seed` must be an integer, got {seed!r}.")
-        if not 0 <= seed <= signature.MOST_SEED:
-            raise ValueError(f"`seed` must be from 0 to {signature.MOST_SEED}, got {seed}.")
+        SEED_OPTION.check(seed)
         return {signature.SEED: np.array(seed, np.int32)}

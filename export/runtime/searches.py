@@ -1,22 +1,18 @@
 """Serves models with a search: `Translator` and `Generator`.
 
 One `session.run` for each batch returns ids and scores. In the layout "loop", encoder, decoder and
-search are in one graph. In the layout "steps", the session is a `StepsSession`, which runs a graph
-for each step.
+search are in one graph.
 
 Shapes: `W` beam width, `T` tokens of the longest hypothesis.
 """
 
-import functools
-import itertools
-from collections.abc import Generator as Steps
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.reader import Artefact, ArtefactError
+from keras_transformer.export.artefact.reader import Artefact
 from keras_transformer.export.artefact.results import (
     Alternative,
     Details,
@@ -25,16 +21,11 @@ from keras_transformer.export.artefact.results import (
     Row,
     Translation,
 )
-from keras_transformer.export.runtime.glossaries import (
-    glossaries_of_lines,
-    place_in_rows,
-    terms_of_lines,
-)
-from keras_transformer.export.runtime.hypotheses import DetailsMaker, GrowingText, find_alternatives
+from keras_transformer.export.runtime.glossary_runner import GlossaryRunner, hint_of
+from keras_transformer.export.runtime.hypotheses import DetailsMaker, find_alternatives
 from keras_transformer.export.runtime.input_readers import InputReader
-from keras_transformer.export.runtime.options import CallInputs
-from keras_transformer.export.runtime.runner import ALL, Runner
-from keras_transformer.export.runtime.steps_session import StepsSession
+from keras_transformer.export.runtime.runner import ALL
+from keras_transformer.export.runtime.streaming import SearchRunner, prompt_ids
 from keras_transformer.export.runtime.text_readers import LineReader
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
@@ -50,11 +41,6 @@ BY_HYPOTHESIS = (
 )
 
 
-def _prompt_ids(row: Row) -> list[int]:
-    """Returns the ids of a prompt whose text shows; an end token would end the text there."""
-    return [token for token in row.inputs[signature.SOURCE_IDS] if token != END_ID]
-
-
 class TranslationMaker:
     """Makes a `Translation` from the hypotheses of a row: ids (W, T) and scores (W,)."""
 
@@ -63,8 +49,7 @@ class TranslationMaker:
     def __init__(self, artefact: Artefact):
         self._decode = artefact.target_tokenizer.decode
         self._samples = any(x["name"] == signature.SEED for x in artefact.manifest["inputs"])
-        has_terms = any(entry["name"] == "terms" for entry in artefact.manifest.get("options", []))
-        self._hint = "; do all terms fit into max_length?" if has_terms else ""
+        self._hint = hint_of(artefact.manifest)
         # Tokenizers of the library `tokenizers` do not mark the spaces between words.
         tokenizers = artefact.tokenizer, artefact.target_tokenizer
         self._details = None
@@ -113,84 +98,14 @@ class GenerationMaker(TranslationMaker):
 
     def result(self, row: Row, outputs: dict[str, Array]) -> Generation:
         token_ids, texts, scores, details = self._hypotheses(row, outputs)
-        prompt = _prompt_ids(row)
+        prompt = prompt_ids(row)
         full = self.texts(np.r_[prompt, ids] for ids in token_ids)
         (prompt_text,) = self.texts([prompt])
         rows = tuple(tuple(ids[ids != PAD_ID].tolist()) for ids in token_ids)
         return Generation(texts, scores, None, full, details, prompt_text, rows)
 
 
-class SearchRunner(Runner):
-    """The base of the classes below.
-
-    A subclass defines its `task`; `serves`, the same in words; and `takes`, the lists of input
-    names that it serves, or `None` for all.
-    """
-
-    task: ClassVar[str]
-    serves: ClassVar[str]
-    takes: ClassVar[tuple[list[str], ...] | None] = None
-
-    def _check(self, artefact: Artefact) -> None:
-        """Raises `ArtefactError` unless the artefact has this task, and a tokenizer."""
-        task, folder = artefact.manifest["task"], artefact.folder
-        inputs = [value["name"] for value in artefact.manifest["inputs"]]
-        if task != self.task or (self.takes and inputs not in self.takes):
-            raise ArtefactError(
-                f"{folder} was exported for the task {task!r} with the inputs {inputs}, and "
-                f"{type(self).__name__} serves {self.serves}. Use the class for this task, run "
-                f"{artefact.model_path.name} with onnxruntime itself, or export it with such a "
-                "search."
-            )
-        if artefact.tokenizer is None:
-            raise ArtefactError(
-                f"{folder} holds no {signature.TOKENIZER_FILE}. Export the model with its "
-                "tokenizer: export_onnx(model, path, tokenizer, search)."
-            )
-
-    def check_streams(self) -> None:
-        """Raises `ArtefactError` unless the artefact can stream: it has the layout "steps"."""
-        if not isinstance(self.session, StepsSession):
-            raise ArtefactError(
-                f"{self._arguments['folder']} has its search in one file, which returns the whole "
-                "text. For a stream, export the model with layout='steps': "
-                "export_onnx(model, path, tokenizer, search, layout='steps')."
-            )
-
-    def _stream_steps(
-        self, item: Any, seed: int | None, options: dict[str, Any], with_prompt: bool = False
-    ) -> Steps[str, None, Any]:
-        """Checks the arguments of a stream; see `Generator.stream_steps`."""
-        self.check_streams()
-        call = self._options.read(options)
-        call.fixed.update(self._seed_input(seed))
-        rows, refused = self._reader.read([item])
-        if refused:
-            raise ValueError(refused[0])
-        self._add_options(rows, call, 1)
-        return self._run_steps(rows.get(0), call.fixed, with_prompt)
-
-    def _run_steps(
-        self, row: Row | None, fixed: dict[str, Array], with_prompt: bool
-    ) -> Steps[str, None, Any]:
-        """Yields the new text of each step; returns the result."""
-        maker = self._result_maker
-        if row is None:
-            return maker.empty
-        prompt = _prompt_ids(row) if with_prompt else []
-        text = GrowingText(lambda ids: maker.texts([ids])[0])
-        if with_prompt:
-            yield text.finish(*maker.texts([prompt]))
-        for state in self.session.stream(self._inputs_of([row], fixed)):
-            if state.unfinished:
-                yield text.grow([*prompt, *state.shared_ids().tolist()])
-        outputs = state.outputs(self._outputs)
-        result = maker.result(row, {name: array[0] for name, array in outputs.items()})
-        yield text.finish(result.full_text if with_prompt else result.text)
-        return result
-
-
-class Translator(SearchRunner):
+class Translator(GlossaryRunner):
     """Serves an exported translation model. Threads can share it without an effect on results.
 
     The treatment of unusual lines is part of the contract. They never change other results:
@@ -292,7 +207,7 @@ score 0 |
         >>> translator.translate(["A man rides."], terms=[["Mensch"]])  # doctest: +SKIP
         >>> translator.translate(["A man rides."], glossary="words.tsv")  # doctest: +SKIP
         """
-        return list(self.translate_stream(lines, tokens_per_batch, ALL, **options))
+        return list(self.texts(lines, None, tokens_per_batch, ALL, **options))
 
     def translate_stream(
         self,
@@ -309,7 +224,7 @@ score 0 |
         Returns:
             Iterator of str.
         """
-        return self._texts(self.results(lines, None, tokens_per_batch, read_ahead, **options))
+        return self.texts(lines, None, tokens_per_batch, read_ahead, **options)
 
     def n_best(
         self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, **options: Any
@@ -338,65 +253,6 @@ score 0 |
         """Yields the results of `n_best` lazily. Otherwise as `translate_stream`."""
         return self.results(lines, None, tokens_per_batch, read_ahead, **options)
 
-    def results(
-        self,
-        items: Iterable[Any],
-        seed: int | None = None,
-        tokens_per_batch: int = 2048,
-        read_ahead: int = 1024,
-        **options: Any,
-    ) -> Iterator[Translation]:
-        """As `Runner.results`; a `glossary` gives terms to each line."""
-        has_glossary = options.get("glossary") is not None
-        if has_glossary and not self.places_terms and not isinstance(items, self._reader.alone):
-            items, lines = itertools.tee(items)
-            options = self._with_terms(lines, **options)
-        return super().results(items, seed, tokens_per_batch, read_ahead, **options)
-
-    @property
-    def places_terms(self) -> bool:
-        """Whether terms of a glossary take the place of the words aligned to their phrases."""
-        return self._takes("target_prefix") and signature.ALIGNMENTS in self._outputs
-
-    def _takes(self, option: str) -> bool:
-        return any(each["name"] == option for each in self.manifest.get("options", []))
-
-    def _read_options(self, options: dict[str, Any]) -> CallInputs:
-        glossary, prefix = options.get("glossary"), options.get("target_prefix")
-        if glossary is None:
-            return super()._read_options(options)
-        if isinstance(prefix, str):
-            prefix = itertools.repeat(prefix)
-        options = {**options, "glossary": None, "target_prefix": prefix or itertools.repeat("")}
-        return super()._read_options(options)._replace(glossaries=glossaries_of_lines(glossary))
-
-    def _run_rows(
-        self, rows: dict[int, Row], items: list[Any], call: CallInputs, tokens_per_batch: int
-    ) -> dict[int, Any]:
-        run = functools.partial(
-            super()._run_rows, items=items, call=call, tokens_per_batch=tokens_per_batch
-        )
-        results = run(rows)
-        if call.glossaries is None:
-            return results
-        tokenizer = self.target_tokenizer
-        return place_in_rows(rows, items, results, call.glossaries, tokenizer, run)
-
-    def _with_terms(
-        self, lines: Iterable[str | bytes], glossary: Any = None, terms: Any = None, **options: Any
-    ) -> dict[str, Any]:
-        """Returns the options of a call, with a glossary replaced by its terms."""
-        if glossary is not None:
-            if not self._takes("terms"):
-                has = "alignments, which no stream uses," if self.places_terms else "no alignments"
-                raise ValueError(
-                    f"`glossary` was passed, but the artefact has {has} and no terms. Export a "
-                    "search with alignments=True and options=('target_prefix',), or, for streams "
-                    "too, with the constraint Terms."
-                )
-            terms = terms_of_lines(lines, glossary, terms)
-        return {**options, "terms": terms}
-
     def stream(self, line: str | bytes, **options: Any) -> Iterator[str]:
         """Yields the best translation of a line, in parts, as the search finds them.
 
@@ -405,8 +261,7 @@ score 0 |
         >>> list(translator.stream("A man rides a bicycle."))  # doctest: +SKIP
         ['Ein', ' Mann', ' fährt', ' Fahrrad', '.']
         """
-        steps = self._stream_steps(line, None, self._with_terms([line], **options))
-        return (part for part in steps if part)
+        return (part for part in self.stream_steps(line, **options) if part)
 
     def alternatives(
         self, line: str | bytes, prefix: str = "", count: int | None = None
@@ -522,7 +377,7 @@ class Generator(SearchRunner):
             ValueError: `tokens_per_batch` is less than 1, or `seed` is out of range or passed to an
                 artefact that does not sample.
         """
-        return list(self.generate_stream(prompts, seed, tokens_per_batch, ALL, **options))
+        return list(self.texts(prompts, seed, tokens_per_batch, ALL, **options))
 
     def generate_stream(
         self,
@@ -539,7 +394,7 @@ class Generator(SearchRunner):
         Returns:
             Iterator of str.
         """
-        return self._texts(self.results(prompts, seed, tokens_per_batch, read_ahead, **options))
+        return self.texts(prompts, seed, tokens_per_batch, read_ahead, **options)
 
     def n_best(
         self,
@@ -600,19 +455,5 @@ class Generator(SearchRunner):
         ...     print(part, end="", flush=True)
         there was a fox.
         """
-        steps = self.stream_steps(prompt, seed, with_prompt=with_prompt, **options)
-        return (part for part in steps if part)
-
-    def stream_steps(
-        self,
-        prompt: str | bytes,
-        seed: int | None = None,
-        *,
-        with_prompt: bool = False,
-        **options: Any,
-    ) -> Steps[str, None, Generation]:
-        """Yields one str for each step of the model, often an empty one. Otherwise as `stream`.
-
-        A caller can stop after any step. The generator returns the `Generation`.
-        """
-        return self._stream_steps(prompt, seed, options, with_prompt)
+        parts = self.stream_steps(prompt, seed, with_prompt=with_prompt, **options)
+        return (part for part in parts if part)

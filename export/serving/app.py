@@ -1,32 +1,22 @@
 """The HTTP application: the protocols, health, metrics, and checks of the headers."""
 
-import asyncio
 import functools
 import ipaddress
 import urllib.parse
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from keras_transformer.export.artefact.messages import shorten
-from keras_transformer.export.serving import (
-    completions,
-    http_v2,
-    libretranslate,
-    plain,
-    transcriptions,
-)
-from keras_transformer.export.serving.bodies import read_body, unless_gone
 from keras_transformer.export.serving.clients import Clients
-from keras_transformer.export.serving.events import EventStream
 from keras_transformer.export.serving.models import Models
+from keras_transformer.export.serving.protocols import PROTOCOLS
 from keras_transformer.export.serving.refusals import (
     CLOSE,
     FAILED,
@@ -34,11 +24,8 @@ from keras_transformer.export.serving.refusals import (
     HeadersTooLarge,
     Invalid,
     Refusal,
+    error_body,
 )
-from keras_transformer.export.serving.request_log import Record
-
-PROTOCOLS = (completions, http_v2, libretranslate, plain, transcriptions)
-Handler = Callable[[Request, bytes, Record], Coroutine[Any, Any, Response]]
 
 
 def make_app(models: Models, host: str, allowed_hosts: Iterable[str] = ()) -> ASGIApp:
@@ -49,9 +36,6 @@ def make_app(models: Models, host: str, allowed_hosts: Iterable[str] = ()) -> AS
         host: str, the address that the service listens at.
         allowed_hosts: as `HeaderCheck` takes them.
     """
-
-    def make_endpoint(protocol: str, handler: Handler, most: int | None = None) -> ASGIApp:
-        return _Endpoint(models, protocol, handler, most or models.limits.body_bytes)
 
     async def live(request: Request) -> Response:
         return Response("live\n", media_type="text/plain")
@@ -65,7 +49,7 @@ def make_app(models: Models, host: str, allowed_hosts: Iterable[str] = ()) -> AS
 
     routes = [Route("/live", live), Route("/ready", ready), Route("/metrics", metrics)]
     for protocol in PROTOCOLS:
-        routes += protocol.routes(models, make_endpoint)
+        routes += protocol.routes(models)
     return Starlette(
         routes=routes,
         middleware=[
@@ -81,48 +65,11 @@ def make_app(models: Models, host: str, allowed_hosts: Iterable[str] = ()) -> AS
     )
 
 
-class _Endpoint:
-    """Counts a request, reads its body, and cancels if the client leaves. An ASGI application.
-
-    Args:
-        models: `Models`.
-        protocol: str, its name in metrics and log.
-        handler: async function of a request, its body and its `Record`, which returns a response.
-        most: int, bytes of a body.
-    """
-
-    def __init__(self, models: Models, protocol: str, handler: Handler, most: int) -> None:
-        self._models, self._protocol, self._handler = models, protocol, handler
-        self._most = most
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        models, request = self._models, Request(scope, receive)
-        with models.request(self._protocol, request.state.client) as record:
-            try:
-                body = await read_body(request, record, models.limits, self._most)
-                with models.admission.requests.hold(record.client):
-                    leaving = asyncio.ensure_future(receive())
-                    try:
-                        computing = self._handler(request, body, record)
-                        response = await unless_gone(leaving, computing)
-                        if isinstance(response, EventStream):  # computed while it is sent
-                            await unless_gone(leaving, response.stream_response(send))
-                            return
-                    finally:
-                        leaving.cancel()
-            except ClientDisconnect:
-                record.status = 499
-                return
-        await response(scope, receive, send)
-
-
 def _error(
     path: str, status: int, text: str, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
     """Returns an error in the protocol's format."""
-    is_openai = path.startswith(completions.PREFIX)
-    body = completions.error_body(status, text) if is_openai else {"error": text}
-    return JSONResponse(body, status, headers)
+    return JSONResponse(error_body(path, status, text), status, headers)
 
 
 async def _refused(request: Request, refusal: Refusal) -> JSONResponse:

@@ -4,10 +4,10 @@ import asyncio
 import collections
 import contextlib
 import gc
-import itertools
 import json
 import math
-from collections.abc import Coroutine, Iterator
+import urllib.parse
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
@@ -25,6 +25,7 @@ from keras_transformer.export.serving.refusals import (
 from keras_transformer.export.serving.request_log import Record
 
 T = TypeVar("T")
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 
 
@@ -115,34 +116,62 @@ def read_json(data: bytes) -> dict[str, Any]:
     return found
 
 
-def read_form(content_type: str, data: bytes) -> tuple[dict[str, list[str]], dict[str, bytes]]:
-    """Parses a form of `multipart/form-data`.
+def read_content(
+    content_type: str, data: bytes, kinds: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Parses a body by its type: JSON or a form.
+
+    Args:
+        content_type: str, the header.
+        data: bytes.
+        kinds: the types that the protocol reads, of `JSON`, `FORM` and `MULTIPART`.
 
     Returns:
-        Two dicts: from the names of fields to their texts, and from the names of files to their
-        bytes.
+        Two dicts: from the names of fields to their values, which are texts in a form, and from the
+        names of files to their bytes. A field that a form repeats is a list.
 
     Raises:
         WrongType: the body has another type.
-        Invalid: the form is malformed.
+        Invalid: it is malformed.
     """
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind not in kinds:
+        raise WrongType(f"The content is {' or '.join(kinds)}, not {shorten(kind)}.")
+    if kind == JSON:
+        return read_json(data), {}
+    files: dict[str, bytes] = {}
+    try:
+        if kind == FORM:
+            text, most = data.decode("ascii"), FORM_FIELDS
+            pairs = urllib.parse.parse_qsl(
+                text, keep_blank_values=True, errors="strict", max_num_fields=most
+            )
+        else:
+            pairs = _read_multipart(content_type, data, files)
+    except ValueError as error:
+        raise Invalid(f"The form cannot be read ({type(error).__name__}).") from error
+    return joined(pairs), files
+
+
+def joined(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Returns the fields of a form or an address. One that is repeated is a list."""
+    fields: dict[str, list[str]] = collections.defaultdict(list)
+    for name, value in pairs:
+        fields[name].append(value)
+    return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
+
+
+def _read_multipart(
+    content_type: str, data: bytes, files: dict[str, bytes]
+) -> list[tuple[str, str]]:
+    """Returns the fields of a form, and adds its files to `files`."""
     from python_multipart import create_form_parser  # only requests with files need it
 
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind != MULTIPART:
-        raise WrongType(f"The content is {MULTIPART}, not {shorten(kind)}.")
-    fields: dict[str, list[str]] = collections.defaultdict(list)
-    files: dict[str, bytes] = {}
-
-    parts = itertools.count(1)
-
-    def count() -> None:
-        if next(parts) > FORM_FIELDS:
-            raise Invalid(f"A form may have {FORM_FIELDS} fields.")
+    pairs: list[tuple[str, str]] = []
 
     def on_field(field: Any) -> None:
         count()
-        fields[field.field_name.decode()].append((field.value or b"").decode())
+        pairs.append((field.field_name.decode(), (field.value or b"").decode()))
 
     def on_file(file: Any) -> None:
         count()
@@ -150,14 +179,15 @@ def read_form(content_type: str, data: bytes) -> tuple[dict[str, list[str]], dic
             raise Invalid(f"The form has several files {shorten(name)}. Send one.")
         files[name] = file.file_object.getvalue()
 
+    def count() -> None:
+        if len(pairs) + len(files) >= FORM_FIELDS:
+            raise Invalid(f"A form may have {FORM_FIELDS} fields.")
+
     options = {"MAX_MEMORY_FILE_SIZE": math.inf}  # no temporary files
-    try:
-        parser = create_form_parser({"Content-Type": content_type}, on_field, on_file, options)
-        parser.write(data)
-        parser.finalize()
-    except ValueError as error:
-        raise Invalid(f"The form cannot be read ({type(error).__name__}).") from error
-    return dict(fields), files
+    parser = create_form_parser({"Content-Type": content_type}, on_field, on_file, options)
+    parser.write(data)
+    parser.finalize()
+    return pairs
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import dataclasses
-import itertools
 import logging
 import os
 import pathlib
@@ -12,13 +11,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
-from keras_transformer.export import runtime
+from keras_transformer.export.artefact.options import Option
 from keras_transformer.export.artefact.signature import MANIFEST_FILE, SEED
 from keras_transformer.export.runtime import ArtefactError, open_runner
-from keras_transformer.export.runtime.speech.features import FRAMES_PER_SECOND
-from keras_transformer.export.runtime.speech.transcripts import Segment
+from keras_transformer.export.runtime.runner import Work
 from keras_transformer.export.serving.line_queue import ByLine
 from keras_transformer.export.serving.refusals import FAILED, Invalid, Refusal
 from keras_transformer.types import StrPath
@@ -44,8 +42,7 @@ class Description:
         streams: bool, whether `run_stream` works: a language model with the layout "steps".
         hears: bool, whether `run_stream` transcribes sound files: a Whisper model.
         width: int, the number of hypotheses or samples of a line.
-        options: dict from the names of the options that a request may set to their dtype and rank.
-        places_terms: bool, as in `Translator`: a glossary needs no option `terms`.
+        options: dict from the names of the options that a request may set to `Option`.
     """
 
     task: str
@@ -54,8 +51,7 @@ class Description:
     streams: bool = False
     hears: bool = False
     width: int = 1
-    options: dict[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
-    places_terms: bool = False
+    options: dict[str, Option] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
@@ -77,38 +73,6 @@ class BatchResult:
     description: Description
     replica: str
     rest: "Work | None" = None
-
-
-class StreamPart(NamedTuple):
-    """A part of a stream.
-
-    Attributes:
-        text: str, empty if no text is complete.
-        prompt_tokens: int, tokens of the prompt.
-        tokens: int, new tokens so far.
-    """
-
-    text: str
-    prompt_tokens: int
-    tokens: int
-
-
-class Transcript(NamedTuple):
-    """The transcript of a sound file.
-
-    Attributes:
-        language: str, its code.
-        duration: float, seconds of sound.
-        segments: list of `Segment`.
-    """
-
-    language: str | None
-    duration: float
-    segments: list[Segment]
-
-
-# Yields the parts of a stream, and returns its result and the length of its input.
-Work: TypeAlias = Generator[Any, None, tuple[Any, int]]
 
 
 class Engine:
@@ -197,12 +161,11 @@ class Engine:
         Args:
             prompt: line, or bytes of a sound file for a model that `hears`; or the `rest` of an
                 earlier call.
-            options: as in `run_batch`; for sound, arguments of `SpeechOptions`.
-            emit: function that is called after each step of the model with a `StreamPart`, or after
-                each window of sound with the list of its `Segment`s. `False` ends the call.
+            options: as in `run_batch`; for sound, as `Transcriber.work` takes them.
+            emit: function that gets each part of the runner's `work`. `False` ends the call.
 
         Returns:
-            `BatchResult`, whose result is a `Generation` or a `Transcript`; or without a result,
+            `BatchResult` with the result of the `work`; or without a result,
             and with the `rest` of the work, if `emit` has ended the call.
 
         Raises:
@@ -213,8 +176,7 @@ class Engine:
             if isinstance(prompt, Generator):
                 work = prompt
             else:
-                begin = _transcribe if description.hears else _continue
-                work = begin(runner, prompt, options or {})
+                work = runner.work(prompt, **(options or {}))
             try:
                 while emit(next(work)):
                     pass
@@ -270,19 +232,7 @@ class Engine:
         idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for number in range(self._workers):
             idle.put(runners[number % len(runners)])
-        version = manifest["checksum"][:12]
-        options = {
-            entry["name"]: (entry["dtype"], len(entry["axes"]))
-            for entry in manifest.get("options", [])
-        }
-        streams = manifest.get("layout") == "steps" and isinstance(runners[0], runtime.Generator)
-        search = manifest.get("search") or {}
-        hears = search.get("class_name") == "SpeechSearch"
-        config = search.get("config", {})
-        width = config.get("beam_width", config.get("num_samples", 1))
-        samples, task = runners[0].samples, manifest["task"]
-        places = getattr(runners[0], "places_terms", False)
-        return Description(task, version, samples, streams, hears, width, options, places), idle
+        return _description(runners[0]), idle
 
     def _manifest_identity(self) -> tuple[int, int, int] | None:
         """Returns a value that changes with the manifest; None if there is none."""
@@ -309,6 +259,20 @@ class Engine:
             self.reload()
 
 
+def _description(runner: Any) -> Description:
+    manifest = runner.manifest
+    task, config = manifest["task"], (manifest.get("search") or {}).get("config", {})
+    return Description(
+        task,
+        manifest["checksum"][:12],
+        runner.samples,
+        runner.streams and task == "generate",
+        runner.hears,
+        config.get("beam_width", config.get("num_samples", 1)),
+        runner.options,
+    )
+
+
 def _without_equal_lines(items: Sequence[str | bytes]) -> list[list[int]]:
     """Returns groups of indices. They cover all items, and no group has two equal items."""
     groups: list[list[int]] = []
@@ -320,28 +284,3 @@ def _without_equal_lines(items: Sequence[str | bytes]) -> list[list[int]]:
         groups[seen[content]].append(index)
         seen[content] += 1
     return groups
-
-
-def _continue(runner: Any, prompt: str | bytes, options: Mapping[str, Any]) -> Work:
-    """Continues a prompt; returns the `Generation` and the number of tokens of the prompt."""
-    (length,) = runner.lengths([prompt])
-    steps = runner.stream_steps(prompt, with_prompt=True, **options)
-    try:
-        next(steps)  # the prompt
-        for tokens in itertools.count(2 - length):
-            yield StreamPart(next(steps), length, max(0, tokens))
-    except StopIteration as end:
-        return end.value, length
-    finally:
-        steps.close()
-
-
-def _transcribe(runner: Any, sound: bytes, options: Mapping[str, Any]) -> Work:
-    """Transcribes sound; returns the `Transcript` and the number of frames."""
-    transcription = runner.transcribe(sound, **options)
-    segments: list[Segment] = []
-    for window in transcription.windows():
-        segments += window
-        yield window
-    length = round(transcription.duration * FRAMES_PER_SECOND)
-    return Transcript(transcription.language, transcription.duration, segments), length

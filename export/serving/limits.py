@@ -106,10 +106,11 @@ async def on_thread_if_large(
 def _outcome(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | Refusal:
     """Returns the result of a call, or its refusal.
 
-    A refusal that is raised keeps the frames of the thread, and the event loop would free all that
-    was parsed.
+    A refusal that is raised keeps the frames of the thread, and so does the error that caused it.
+    The event loop would free all that was parsed.
     """
     try:
         return function(*arguments, **named)
     except Refusal as refusal:
+        refusal.__cause__ = refusal.__context__ = None
         return refusal.with_traceback(None)

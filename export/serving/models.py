@@ -7,14 +7,15 @@ the log are applied here, and so are the same for every protocol.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Any
 
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.serving.admission import Admission
 from keras_transformer.export.serving.clients import Clients
-from keras_transformer.export.serving.engine import BatchResult, Description, StreamPart
-from keras_transformer.export.serving.glossaries import GLOSSARY, with_glossary
+from keras_transformer.export.serving.engine import BatchResult, Description
+from keras_transformer.export.serving.fields import Table
+from keras_transformer.export.serving.glossaries import by_line
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.line_queue import LineQueue, Lines, Options, Receive
 from keras_transformer.export.serving.metrics import Metrics
@@ -58,7 +59,7 @@ class Model:
         )
 
     async def _run_batch(
-        self, items: Lines, options: Options, emit: Callable[[StreamPart], bool] | None = None
+        self, items: Lines, options: Options, emit: Callable[[Any], bool] | None = None
     ) -> BatchResult:
         try:
             # Every request of the batch has ended by then, so a worker that hangs is abandoned.
@@ -80,27 +81,26 @@ class Model:
 
     def checked_options(
         self,
-        values: Mapping[str, Any],
+        given: Mapping[str, Any],
         lines: int | None = None,
-        fields: Sequence[str] = (),
+        table: Table = (),
     ) -> dict[str, Any]:
-        """Returns the checked options of a request: `seed`, `glossary`, options of the search.
+        """Returns the checked options of a request, as `Runner.options` lists them.
 
-        Numbers may be written as text, and lists and glossaries as JSON in a text. The runtime
-        checks the range of numbers.
+        Numbers may be written as text, and lists and glossaries as JSON in a text.
 
         Args:
-            values: dict from names to values. `None` counts as not passed.
+            given: dict from names to values. `None` counts as not passed.
             lines: int, number of lines of the request. An option may then be a list with a value
                 for each line. Defaults to `None`: the number is not known, so one value applies to
                 all lines.
-            fields: sequence of str, the names that the protocol defines. They are left out.
+            table: the fields of the protocol. Only those that set an option are read.
 
         Raises:
             Invalid: a name is neither an option of the model nor a field of the protocol, or a
                 value is wrong.
         """
-        return checked_options(self.name, self.description, values, lines, fields)
+        return checked_options(self.name, self.description.options, given, lines, table)
 
 
 class Models:
@@ -206,8 +206,8 @@ class Models:
         Returns:
             The results, one per line.
         """
-        if options and GLOSSARY in options:
-            options = await asyncio.to_thread(with_glossary, items, options, model.description)
+        if options:
+            options = await by_line(items, options, model.description.options)
         most = self.limits.deadline_seconds
         deadline = asyncio.get_running_loop().time() + min(
             most, most if seconds is None else max(0.0, seconds)
@@ -223,17 +223,17 @@ class Models:
         self,
         record: Record,
         model: Model,
-        prompt: str | bytes,
+        items: Lines,
         options: Options = None,
         seconds: float | None = None,
     ) -> AsyncGenerator[Any]:
         """Yields the parts of a stream, then its result; see `Engine.run_stream`.
 
-        Close the iterator to end the work. Takes the arguments of `answer`.
+        Close the iterator to end the work. Takes the arguments of `answer`; there is one item.
         """
         parts: asyncio.Queue[Any] = asyncio.Queue()
         answering = asyncio.ensure_future(
-            self.answer(record, model, [prompt], options, seconds, parts.put_nowait)
+            self.answer(record, model, items, options, seconds, parts.put_nowait)
         )
         answering.add_done_callback(lambda _: parts.put_nowait(None))
         try:

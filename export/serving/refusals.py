@@ -1,12 +1,13 @@
 """Refusals: one class for each reason why the service does not answer a request."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 FAILED = "The service failed on this request; its log says why."
 REASON = 500  # characters
 CLOSE = {"Connection": "close"}
 RETRY = {"Retry-After": "1"}
+OPENAI = "/v1/"  # the beginning of the addresses of OpenAI's protocols
 
 
 class Refusal(Exception):
@@ -77,3 +78,11 @@ class WorkerLost(Unavailable, status=503, headers=RETRY):
 
 class Late(Refusal, status=504):
     """The deadline of the request has passed."""
+
+
+def error_body(path: str, status: int, reason: str) -> dict[str, Any]:
+    """Returns an error in the format of the protocol at an address."""
+    if not path.startswith(OPENAI):
+        return {"error": reason}
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return {"error": {"message": reason, "type": kind, "param": None, "code": None}}

@@ -1,104 +1,89 @@
-"""Checks the options of a request or of its lines."""
+"""Checks the options of a request or of its lines, with the bounds of the manifest."""
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import Any
 
-from keras_transformer.export.artefact.messages import nearest, shorten
-from keras_transformer.export.artefact.signature import MOST_SEED, SEED
-from keras_transformer.export.serving.engine import Description
-from keras_transformer.export.serving.glossaries import GLOSSARY, check_texts, read_glossary
+from keras_transformer.export.artefact.options import Option
+from keras_transformer.export.serving.fields import Table, as_list, unknown
+from keras_transformer.export.serving.glossaries import check_texts, read_glossary
 from keras_transformer.export.serving.limits import NEW_TOKENS
 from keras_transformer.export.serving.line_queue import ByLine
 from keras_transformer.export.serving.refusals import Invalid
 
-
-def check_names(names: Iterable[str], known: Iterable[str], place: str = "request") -> None:
-    """Raises `Invalid` for a name that is not known.
-
-    Args:
-        names: the names that a request has.
-        known: the names that the protocol defines.
-        place: str, the part of the request that has them.
-    """
-    for name in names:
-        if name not in known:
-            meant = nearest(name, known)
-            raise Invalid(
-                f"The {place} has the unknown field {shorten(name)}.{meant} "
-                f"The known fields are: {', '.join(known)}."
-            )
+# Bounds of the service, beside the manifest's.
+HIGHEST = {"max_length": NEW_TOKENS, "min_length": NEW_TOKENS}
 
 
 def checked_options(
     model: str,
-    description: Description,
-    values: Mapping[str, Any],
+    known: Mapping[str, Option],
+    given: Mapping[str, Any],
     lines: int | None,
-    fields: Sequence[str] = (),
+    table: Table = (),
 ) -> dict[str, Any]:
     """Returns the options of a request to a model; see `Model.checked_options`."""
-    known, options = description.options, {}
-    takes_glossary = description.places_terms or "terms" in known
-    for name, value in values.items():
-        if value is None or name in fields:
+    places = {field.name: field.option for field in table}
+    options: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for name, value in given.items():
+        place = places.get(name, name)
+        if value is None or place is None:
             continue
-        if name == SEED:
-            options[name] = _seed(model, description, value)
-        elif name == GLOSSARY and takes_glossary:
-            options[name] = read_glossary(value)
-        elif name in known:
-            options[name] = _option(name, value, *known[name], lines)
-        else:
-            meant = nearest(name, [*known, SEED, GLOSSARY, *fields])
-            has = ", ".join([*known, *[GLOSSARY] * takes_glossary]) or "none"
-            raise Invalid(f"{model} does not take {name:.100}.{meant} Its options are: {has}.")
+        if place not in known:
+            others = [field for field, option in places.items() if option in (None, *known)]
+            raise unknown(model, name, [*known], others)
+        if place in names:
+            raise Invalid(f"{names[place]} and {name} are the same. Pass one of them.")
+        names[place] = name
+        option = known[place]
+        highest = min(option.highest, HIGHEST.get(place, math.inf))
+        options[place] = _read(option._replace(name=name, highest=highest), value, lines)
     return options
 
 
-def _seed(model: str, description: Description, value: object) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12:
-        value = int(value)
-    if not description.samples:
-        raise Invalid(f"{model} draws no random numbers: leave out the seed.")
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_SEED:
-        raise Invalid(f"The seed must be an integer from 0 to {MOST_SEED}.")
-    return value
-
-
-def _option(name: str, value: Any, dtype: str, rank: int, lines: int | None) -> Any:
+def _read(option: Option, value: Any, lines: int | None) -> Any:
     """Returns an option of a request: for all lines, or as `ByLine`."""
+    name = option.name
+    if option.dtype == "object":
+        return read_glossary(name, value)
     if isinstance(value, str) and value.startswith("["):  # addresses have no lists
         with contextlib.suppress(ValueError, RecursionError):
             parsed = json.loads(value)
-            if rank < 2 or all(isinstance(item, (str, list)) for item in parsed):  # else a text
-                value = parsed
-    inner = value[0] if isinstance(value, list) and value else None
-    if rank and (isinstance(inner, list) or rank < 3 and isinstance(value, list)):
-        if lines is None:
-            raise Invalid(f"{name} has one value for all lines here, not one for each line.")
-        if len(value) != lines:
-            raise Invalid(f"{name} has {len(value)} values, and the request has {lines} lines.")
-        return ByLine(_value(name, one, dtype, rank) for one in value)
-    return _value(name, value, dtype, rank)
+            if option.rank < 2 or all(isinstance(item, (str, list)) for item in parsed):
+                value = parsed  # else a text
+    if not option.differs(value):
+        return _value(option, value)
+    if lines is None:
+        raise Invalid(f"{name} has one value for all lines here, not one for each line.")
+    if len(value) != lines:
+        raise Invalid(f"{name} has {len(value)} values, and the request has {lines} lines.")
+    return ByLine(_value(option, one) for one in value)
 
 
-def _value(name: str, value: Any, dtype: str, rank: int) -> Any:
+def _value(option: Option, value: Any) -> Any:
     """Returns an option of a line: a number, a text, or a list of texts."""
-    if rank > 1:
-        texts = value if isinstance(value, list) else [value]
-        if (rank == 2 and len(texts) != 1) or not all(isinstance(text, str) for text in texts):
-            raise Invalid(f"{name} is {'a text' if rank == 2 else 'a list of texts'}.")
-        check_texts(name, texts)
-        return texts[0] if rank == 2 else texts
-    kind = int if dtype.startswith("int") else float
+    if option.rank > 2 and isinstance(value, str):
+        value = [value]
+    elif option.dtype == "int32" and option.rank < 2:
+        value = _integer(value)
+    elif option.rank < 2 and isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = float(value)
     try:
-        number = kind(value) if isinstance(value, (str, int, float)) else None
-    except (ValueError, OverflowError):
-        number = None
-    if isinstance(value, bool) or number is None or not (isinstance(value, str) or number == value):
-        raise Invalid(f"{name} is {'an integer' if kind is int else 'a number'}.")
-    if name in ("max_length", "min_length") and number > NEW_TOKENS:
-        raise Invalid(f"{name} is {NEW_TOKENS} at most, not {shorten(value)}.")
-    return number
+        option.check(value)
+    except (TypeError, ValueError) as error:
+        raise Invalid(str(error)) from error
+    if option.rank > 1:
+        check_texts(option.name, as_list(value))
+    return value
+
+
+def _integer(value: Any) -> Any:
+    """Returns an integer that is written as a text, or as a number with a point."""
+    with contextlib.suppress(ValueError, OverflowError):
+        if isinstance(value, str) or isinstance(value, float) and value.is_integer():
+            return int(value)
+    return value

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from keras_transformer.export.artefact.reader import read_task
-from keras_transformer.export.ray_cluster import running_ray
 from keras_transformer.export.serving.clients import Clients, read_keys, read_proxies
 from keras_transformer.export.serving.limits import Limits
-from keras_transformer.export.serving.pools import LocalPool, Pool, RayPool
+from keras_transformer.export.serving.pools import LocalPool, Pool
+from keras_transformer.export.serving.ray_pool import HOW_TO_INSTALL, open_replicas
 from keras_transformer.export.serving.request_log import Output
 from keras_transformer.startup import install
 from keras_transformer.types import StrPath
@@ -75,7 +75,7 @@ workers=None, batch_tokens=512)
             raise ValueError(f"`gpus` must be 0 or more, got {self.gpus}.")
 
     @property
-    def needs_ray(self) -> bool:
+    def is_replicated(self) -> bool:
         """Whether Ray starts the processes of this artefact."""
         return self.replicas is not None or self.gpus > 0
 
@@ -151,7 +151,7 @@ def serve(
     keys = None if api_keys is None else read_keys(api_keys)
     clients = Clients(keys, read_proxies(trusted_proxies))
     ssl_options = _ssl_options(ssl_certfile, ssl_keyfile)
-    for served in models.values():  # before Ray is started, which takes a while
+    for served in models.values():  # before a cluster is started, which takes a while
         read_task(served.folder)
     with _listen(host, port) as opened, _pools(models, ray_address) as pools:
         serving = _serve(
@@ -216,25 +216,21 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _pools(
-    models: Mapping[str, ServedArtefact], ray_address: str | None
-) -> Iterator[dict[str, Pool]]:
-    """Yields the pools of the models, and runs Ray within the block if a model needs it."""
-    on_ray = {name for name, served in models.items() if ray_address or served.needs_ray}
+def _pools(models: Mapping[str, ServedArtefact], address: str | None) -> Iterator[dict[str, Pool]]:
+    """Yields the pools of the models; those with replicas use a cluster, at an address if given."""
+    replicated = {name for name, served in models.items() if address or served.is_replicated}
     with contextlib.ExitStack() as stack:
-        if on_ray:
-            # By default Ray's workers give way to every other process of the machine.
-            os.environ.setdefault("RAY_worker_niceness", "0")
-            with _installed("pip install ray"):
-                ray = stack.enter_context(running_ray(ray_address or "local"))
+        if replicated:
+            with _installed(HOW_TO_INSTALL):
+                make_replicas = stack.enter_context(open_replicas(address))
         pools: dict[str, Pool] = {}
         for name, served in models.items():
             threads, workers = served.shares(os.cpu_count() or 1)
             options = {"threads": threads, "providers": served.providers}
             sizes = workers, served.batch_tokens
-            if name in on_ray:
-                replicas = served.replicas or 1
-                pools[name] = RayPool(ray, served.folder, replicas, served.gpus, *sizes, **options)
+            if name in replicated:
+                processes = served.replicas or 1, served.gpus
+                pools[name] = make_replicas(served.folder, *processes, *sizes, **options)
             else:
                 pools[name] = LocalPool(served.folder, *sizes, **options)
         yield pools

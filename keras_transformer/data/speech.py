@@ -20,7 +20,8 @@ from keras_transformer.data.examples import (
     check_counts_agree,
 )
 from keras_transformer.data.plan import BatchOptions, check_count
-from keras_transformer.mel import HOP, SAMPLE_RATE
+from keras_transformer.sound.features import FeatureReader
+from keras_transformer.sound.mel import HOP, SAMPLE_RATE
 from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.text.corpora import checked_strings
 from keras_transformer.text.json_tokenizer import JsonTokenizer
@@ -147,8 +148,6 @@ def _start_tokens(
 
 def _features(sound: Sound, mels: int) -> Array:
     """Returns the log-mel features of a sound, (S', M)."""
-    from keras_transformer.export.runtime.speech.features import FeatureReader  # needs ONNX Runtime
-
     reader = FeatureReader(sound, mels)
     return reader.window(0, reader.frames)
 

@@ -12,7 +12,7 @@ import numpy as np
 from keras import layers, ops
 
 from keras_transformer.layers.checks import check_positive
-from keras_transformer.mel import HOP, WINDOW, hann_window, mel_filters
+from keras_transformer.sound.mel import HOP, WINDOW, hann_window, mel_filters
 from keras_transformer.types import Array, Shape, Tensor
 
 PADDINGS = ("valid", "same", "causal")

@@ -29,7 +29,7 @@ if __name__ == "__main__":
 import av  # noqa: E402
 from helpers import recordings  # noqa: E402
 
-from keras_transformer.export.runtime.speech.sound import SAMPLE_RATE, read_blocks  # noqa: E402
+from keras_transformer.sound.samples import SAMPLE_RATE, read_blocks  # noqa: E402
 
 KINDS = ("wav", "flac", "mp3", "ogg", "fmp4", "webm")
 CLOCKED = ("flac", "ogg", "fmp4", "webm")  # formats with time stamps

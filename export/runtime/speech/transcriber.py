@@ -7,10 +7,13 @@ from typing import Any, overload
 from keras_transformer.export.artefact.reader import Artefact
 from keras_transformer.export.artefact.results import ResultMaker, Translation
 from keras_transformer.export.runtime.input_readers import ArrayReader, InputReader
-from keras_transformer.export.runtime.runner import ALL
-from keras_transformer.export.runtime.searches import SearchRunner, TranslationMaker
+from keras_transformer.export.runtime.runner import ALL, Work
+from keras_transformer.export.runtime.searches import TranslationMaker
 from keras_transformer.export.runtime.speech.tokens import SpeechOptions
 from keras_transformer.export.runtime.speech.transcription import Transcription
+from keras_transformer.export.runtime.speech.transcripts import Segment, Transcript
+from keras_transformer.export.runtime.streaming import SearchRunner
+from keras_transformer.sound.features import FRAMES_PER_SECOND
 from keras_transformer.types import Array, Sound, SoundFile
 
 # Types of a path, and of the content of a file.
@@ -50,6 +53,11 @@ class Transcriber(SearchRunner):
         self._check(artefact)
         reader = ArrayReader(self._inputs, artefact.manifest["limits"]["source_length"])
         return reader, TranslationMaker(artefact)
+
+    @property
+    def hears(self) -> bool:
+        """Whether the artefact is a Whisper model, which takes sounds."""
+        return self.manifest["search"]["class_name"] == "SpeechSearch"
 
     @overload
     def transcribe(self, inputs: SoundFile, **options: Any) -> Transcription: ...
@@ -101,20 +109,19 @@ class Transcriber(SearchRunner):
             ValueError: the sound is empty, too long, or cannot be read; or samples do not have one
                 axis, are not finite or are far above 1; or the model does not know the language.
         """
-        hears = self.manifest["search"]["class_name"] == "SpeechSearch"
-        if isinstance(inputs, CONTENTS) or (hears and _is_in_memory(inputs)):
+        if isinstance(inputs, CONTENTS) or (self.hears and _is_in_memory(inputs)):
             if seed is not None:
                 options["seed"] = seed
             tokenizer, chosen = self.target_tokenizer, SpeechOptions(**options)
             return Transcription(self.session, self.manifest, tokenizer, inputs, chosen)
-        if hears:
+        if self.hears:
             inputs = list(inputs)
             if not all(map(_is_row, inputs)):
                 raise TypeError(
                     "`inputs` is a list of sound files, but a call transcribes one. Call "
                     "`transcribe(sound)` for each, with a path, bytes, or a NumPy array of samples."
                 )
-        return list(self._texts(self.results(inputs, seed, tokens_per_batch, ALL, **options)))
+        return list(self.texts(inputs, seed, tokens_per_batch, ALL, **options))
 
     def n_best(
         self,
@@ -136,6 +143,25 @@ class Transcriber(SearchRunner):
     ) -> Iterator[Translation]:
         """Yields the results of `n_best`, reading at most `read_ahead` inputs ahead."""
         return self.results(inputs, seed, tokens_per_batch, read_ahead, **options)
+
+    def work(self, item: bytes, **options: Any) -> Work:
+        """Transcribes a sound; yields the list of `Segment`s of each window.
+
+        Args:
+            item: bytes, the content of a sound file.
+            **options: arguments of `SpeechOptions`.
+
+        Returns:
+            A Python generator, which returns the `Transcript` and the number of frames.
+        """
+        transcription = self.transcribe(item, **options)
+        segments: list[Segment] = []
+        for window in transcription.windows():
+            segments += window
+            yield window
+        duration = transcription.duration
+        transcript = Transcript(transcription.language, duration, segments)
+        return transcript, round(duration * FRAMES_PER_SECOND)
 
 
 def _is_in_memory(sound: Any) -> bool:

@@ -19,12 +19,12 @@ import numpy as np
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import ArtefactError
-from keras_transformer.export.runtime.speech.features import FRAMES_PER_SECOND, FeatureReader
-from keras_transformer.export.runtime.speech.sound import hold
 from keras_transformer.export.runtime.speech.tokens import SECONDS, SpeechOptions, SpeechTokens
 from keras_transformer.export.runtime.speech.transcripts import Segment
-from keras_transformer.export.runtime.speech.voice_activity import VoicedSound
 from keras_transformer.export.runtime.speech.word_times import TimedPart, place_words, time_words
+from keras_transformer.sound.features import FRAMES_PER_SECOND, FeatureReader
+from keras_transformer.sound.samples import hold
+from keras_transformer.sound.voice_activity import VoicedSound
 from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.types import Array, Sound
 

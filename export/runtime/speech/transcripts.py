@@ -50,6 +50,20 @@ class Segment(NamedTuple):
     seek: int = 0
 
 
+class Transcript(NamedTuple):
+    """The transcript of a sound.
+
+    Attributes:
+        language: str, its code.
+        duration: float, seconds of sound.
+        segments: list of `Segment`.
+    """
+
+    language: str | None
+    duration: float
+    segments: list[Segment]
+
+
 def clock(seconds: float, separator: str = ".") -> str:
     """Returns hours, minutes, seconds and milliseconds, as in subtitles.
 

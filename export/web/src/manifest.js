@@ -18,6 +18,8 @@ const EXPORT_AGAIN = "Copy the folder again, or export the model again.";
  * @property {string} dtype "int32" or "float32"
  * @property {string[]} axes
  * @property {any} default
+ * @property {number | null} lowest of its numbers, null for texts
+ * @property {number | null} highest
  */
 
 /**

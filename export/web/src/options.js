@@ -14,13 +14,8 @@ const UNKNOWN_ID = 1;
 // Numbers of fields in ONNX's messages, and one that GraphProto lacks.
 const [GRAPH, INITIALIZER, TENSOR_NAME, NO_FIELD] = [7, 5, 8, 3];
 const BYTES = 2; // the kind of a field
-// The lowest number of each option, if it is not 0, and the highest.
-const LOWEST = { max_length: 1, beam_width: 1, temperature: 1e-37, top_p: 1e-37, repetition_penalty: 1e-37 };
-const HIGHEST = { top_p: 1, prefix_bias: 1 - 2 ** -24 };
 // Options that have no effect without another one.
 const NEEDS = { prefix_bias: "biased_prefix" };
-// The exported value is the highest one.
-const AT_MOST_EXPORTED = ["beam_width", "top_k", "no_repeat_ngram_size"];
 
 /**
  * Removes the defaults of options from a model, in place. onnxruntime-web accepts no value for an input with
@@ -174,17 +169,16 @@ function numbers(dtype, values, dims) {
 }
 
 /** @param {OptionEntry} entry @param {any} value @returns {number} */
-function checkedNumber({ name, dtype, default: exported }, value) {
-  const isNumber = dtype === "int32" ? Number.isInteger(value) : Number.isFinite(value);
-  if (!isNumber) {
-    throw new TypeError(`\`${name}\` must be ${dtype === "int32" ? "an integer" : "a number"}, got ${value}.`);
+function checkedNumber({ name, dtype, lowest, highest }, value) {
+  const isInteger = dtype === "int32";
+  if (!(isInteger ? Number.isInteger(value) : typeof value === "number")) {
+    throw new TypeError(`${name} must be ${isInteger ? "an integer" : "a number"}, got ${value} (${typeof value}).`);
   }
-  const limit = [exported].flat()[0];
-  const lowest = /** @type {Record<string, number>} */ (LOWEST)[name] ?? 0;
-  const fixed = /** @type {Record<string, number>} */ (HIGHEST)[name];
-  const highest = AT_MOST_EXPORTED.includes(name) && limit ? limit : (fixed ?? 2 ** 31 - 1);
-  if (value < lowest || value > highest) {
-    throw new RangeError(`\`${name}\` must be from ${lowest} to ${highest}, got ${value}.`);
+  if (!Number.isFinite(value) || value < (lowest ?? -Infinity) || value > (highest ?? Infinity)) {
+    // The smallest float32 stands for "above 0".
+    const least = lowest !== null && lowest > 0 && lowest < 1e-30 ? "above 0" : `at least ${lowest}`;
+    const most = highest === null ? "finite" : `at most ${highest}`;
+    throw new RangeError(`${name} must be ${least} and ${most}, got ${value}.`);
   }
   return value;
 }

@@ -265,7 +265,7 @@ def test_a_stream_that_fails_ends_its_line(command, monkeypatch, error):
         ("generate", "--stream --n-best 2", "--stream writes texts: leave out --n-best"),
         ("generate", "--stream", "error: .* has its search in one file.*layout='steps'"),
         ("generate", "--terms x", "error: 'terms' was passed, but .* takes the options"),
-        ("generate", "--seed -1", "--seed must be from 0 to 2147483646, got -1"),
+        ("generate", "--seed -1", "--seed must be at least 0 and at most 2147483646, got -1"),
         ("generate", "--seed x", "argument --seed: invalid int value"),
         ("", "--check a --n-best 2", "--check answers no lines: leave out --n-best"),
         ("", "--check a --json", "--check answers no lines: leave out --json"),

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from helpers import recordings
 
-from keras_transformer.export.runtime.speech.features import FeatureReader
-from keras_transformer.export.runtime.speech.sound import SAMPLE_RATE, read_blocks
+from keras_transformer.sound.features import FeatureReader
+from keras_transformer.sound.samples import SAMPLE_RATE, read_blocks
 
 SECONDS = 5
 TONE = recordings.chirp(SECONDS)

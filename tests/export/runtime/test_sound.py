@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from helpers import recordings
 
-from keras_transformer.export.runtime.speech.features import FeatureReader
-from keras_transformer.export.runtime.speech.sound import SAMPLE_RATE, in_windows, read_blocks
+from keras_transformer.sound.features import FeatureReader
+from keras_transformer.sound.samples import SAMPLE_RATE, in_windows, read_blocks
 
 pytest.importorskip("av")
 soundfile = pytest.importorskip("soundfile")

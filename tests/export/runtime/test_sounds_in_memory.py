@@ -13,9 +13,9 @@ import pytest
 from helpers import recordings
 
 from keras_transformer.export.runtime import Transcriber
-from keras_transformer.export.runtime.speech.features import FeatureReader
-from keras_transformer.export.runtime.speech.sound import SAMPLE_RATE, hold, read_blocks
-from keras_transformer.export.runtime.speech.voice_activity import VoicedSound
+from keras_transformer.sound.features import FeatureReader
+from keras_transformer.sound.samples import SAMPLE_RATE, hold, read_blocks
+from keras_transformer.sound.voice_activity import VoicedSound
 
 soundfile = pytest.importorskip("soundfile")
 SAMPLES = (recordings.chirp(3, SAMPLE_RATE) * 32768).round().astype("int16")

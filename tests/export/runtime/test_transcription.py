@@ -12,8 +12,7 @@ from helpers.exports import counts
 from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.runtime import Transcriber
 from keras_transformer.export.runtime.__main__ import main
-from keras_transformer.export.runtime.speech import command, voice_activity
-from keras_transformer.export.runtime.speech.features import FeatureReader
+from keras_transformer.export.runtime.speech import command
 from keras_transformer.export.runtime.speech.tokens import SpeechOptions
 from keras_transformer.export.runtime.speech.transcription import Transcription, split
 from keras_transformer.export.runtime.speech.transcripts import FORMATS, Segment, clock
@@ -26,6 +25,8 @@ from keras_transformer.export.runtime.speech.word_times import (
     time_words,
     token_starts,
 )
+from keras_transformer.sound import voice_activity
+from keras_transformer.sound.features import FeatureReader
 
 pytest.importorskip("av")
 soundfile = pytest.importorskip("soundfile")

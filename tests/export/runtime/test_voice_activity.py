@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from keras_transformer.export.runtime.speech import voice_activity
-from keras_transformer.export.runtime.speech.features import FeatureReader
-from keras_transformer.export.runtime.speech.voice_activity import VoicedSound, speech_parts
-from keras_transformer.mel import SAMPLE_RATE
+from keras_transformer.sound import voice_activity
+from keras_transformer.sound.features import FeatureReader
+from keras_transformer.sound.mel import SAMPLE_RATE
+from keras_transformer.sound.voice_activity import VoicedSound, speech_parts
 
 pytest.importorskip("av")
 soundfile = pytest.importorskip("soundfile")

@@ -4,17 +4,12 @@ import asyncio
 import concurrent.futures
 import contextlib
 import json
-import pathlib
-import re
-import socket
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 from helpers import exports
+from helpers.command_process import Process
 
 import keras_transformer as kt
 from keras_transformer.export.serving import ServedArtefact, serve
@@ -22,65 +17,15 @@ from keras_transformer.export.serving import ServedArtefact, serve
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 SEARCH = kt.BeamSearch(5, 0.6, constraints=[kt.Terms()])
-JSON = {"Content-Type": "application/json"}
-
-
-class Service:
-    """A service of a translator with terms, in a separate process."""
-
-    def __init__(self, folder, aside):
-        command = [sys.executable, "-m", "keras_transformer.export.serving"]
-        command += [f"en-de={folder},threads=1,workers=1", "--port", "0"]
-        command += ["--trusted-proxies", "127.0.0.1"]
-        errors = aside / "errors"
-        with open(errors, "w") as file:
-            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file)
-        end = time.monotonic() + 120
-        while not (found := re.search(r"http 127\.0\.0\.1:(\d+)", errors.read_text())):
-            assert self.process.poll() is None and time.monotonic() < end, errors.read_text()
-            time.sleep(0.05)
-        self.port = int(found[1])
-        self.address = f"http://127.0.0.1:{self.port}"
-
-    def send(self, path, body, headers=JSON):
-        """Returns the status and the body of an answer."""
-        request = urllib.request.Request(self.address + path, body, headers)
-        try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                return answer.status, answer.read()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read()
-
-    def infer(self, lines, **parameters):
-        entry = {"name": "text", "datatype": "BYTES", "shape": [len(lines)], "data": lines}
-        fields = {"inputs": [entry], "parameters": parameters}
-        return self.send("/v2/models/en-de/infer", json.dumps(fields).encode())
-
-    def begin(self, client, path, body):
-        """Sends a request and returns its connection; the answer is not read."""
-        opened = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: {client}\r\n"
-        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        opened.sendall(head.encode() + body)
-        return opened
-
-    def metric(self, name):
-        with urllib.request.urlopen(f"{self.address}/metrics", timeout=60) as answer:
-            page = answer.read().decode()
-        return float(re.search(rf"^keras_transformer_{name}\S* (\S+)$", page, re.MULTILINE)[1])
-
-    def peak(self):
-        """Returns the largest memory so far in MB."""
-        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    made = Service(exports.artefact(SEARCH), tmp_path_factory.mktemp("service"))
+    proxies = "--trusted-proxies", "127.0.0.1"
+    aside, model = tmp_path_factory.mktemp("service"), "threads=1,workers=1"
+    made = Process(exports.artefact(SEARCH), aside, *proxies, model=model)
     yield made
-    made.process.terminate()
-    made.process.wait(60)
+    made.kill()
 
 
 def translate(**fields):

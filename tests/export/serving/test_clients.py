@@ -16,8 +16,8 @@ from libretranslatepy import LibreTranslateAPI
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving import __main__ as command
 from keras_transformer.export.serving import clients as module
-from keras_transformer.export.serving import libretranslate
 from keras_transformer.export.serving.clients import Clients, Shares, read_keys, read_proxies
+from keras_transformer.export.serving.protocols import libretranslate
 from keras_transformer.export.serving.refusals import Busy, Unauthorized
 
 KEY, OTHER = "kt-4f1b6c0f8f2a49d8", "kt-9d0e7a2b6c514b33"

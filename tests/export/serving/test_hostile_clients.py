@@ -165,28 +165,6 @@ def test_endless_pipelined_requests_are_not_buffered(small, local):
         local.gate.set()
 
 
-@pytest.mark.parametrize("path", ["/lines/en-de", INFER, "/translate"])
-def test_lines_of_clients_that_left_are_not_computed(folder, path):
-    local = local_service.Pool(folder)
-    running = local_service.Running({"en-de": local}, drain_seconds=0.1)
-    queue, lines = running.models.get("en-de").queue, [f"line {n}" for n in range(40)]
-    body = {
-        "/lines/en-de": "".join(f"{line}\n" for line in lines),
-        INFER: json.dumps(infer(lines)),
-        "/translate": json.dumps({"q": lines, "source": "en", "target": "de"}),
-    }[path].encode()
-    head = b"POST %s HTTP/1.1\nHost: localhost\nContent-Type: application/json\n" % path.encode()
-    local.gate.clear()
-    first = b"POST /lines/en-de HTTP/1.1\nHost: localhost\nContent-Length: 1\n\nx"
-    with connected(running, first):
-        wait_for(lambda: local.batches)
-        with connected(running, head + b"Content-Length: %d\n\n" % len(body)) as opened:
-            opened.sendall(body)
-            wait_for(lambda: queue.waiting == len(lines))
-        wait_for(lambda: queue.waiting == 0)
-    running.stop()
-
-
 def test_a_client_cannot_raise_the_deadline_of_the_service(small, local):
     """The second request waits for the first, whose batch is abandoned after the deadline."""
     local.gate.clear()

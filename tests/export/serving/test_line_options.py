@@ -12,9 +12,9 @@ import pytest
 from helpers import exports, local_service
 
 import keras_transformer as kt
+from keras_transformer.export.artefact.options import Option
 from keras_transformer.export.runtime import Translator
-from keras_transformer.export.serving.engine import Description
-from keras_transformer.export.serving.plain import _Lines
+from keras_transformer.export.serving.protocols.lines import _Lines
 from keras_transformer.export.serving.refusals import Busy
 from keras_transformer.export.serving.request_options import checked_options
 
@@ -106,16 +106,16 @@ def test_requests_with_values_by_line_share_batches(door, translator):
     "parameters, message",
     [
         ({"terms": TERMS[:2]}, "terms has 2 values, and the request has 3 lines"),
-        ({"terms": [["hat"], 5, []]}, "terms is a list of texts"),
-        ({"terms": 7}, "terms is a list of texts"),
-        ({"max_length": [3, "many", 2]}, "max_length is an integer"),
-        ({"glossary": ["the dog"]}, "glossary is an object of target phrases"),
+        ({"terms": [["hat"], 5, []]}, "terms must be a list of texts"),
+        ({"terms": 7}, "terms must be a list of texts"),
+        ({"max_length": [3, "many", 2]}, "max_length must be an integer, got 'many'"),
+        ({"glossary": ["the dog"]}, "glossary must be an object of target phrases"),
         ({"glossary": "{"}, "glossary cannot be read"),
         ({"glossary": {"the dog": " "}}, "An entry needs a source and a target phrase"),
         ({"forbidden_words": ["x"]}, "en-de does not take forbidden_words"),
         ({"term": ["x"]}, "en-de does not take term. Did you mean terms?"),
         ({"glosary": {}}, "en-de does not take glosary. Did you mean glossary?"),
-        ({"max_length": 10**9}, "max_length is 8192 at most, not 1000000000"),
+        ({"max_length": 10**9}, "max_length must be at least 1 and at most 8192, got 1000000000"),
         ({"terms": ["a"] * 50 + ["a" * 500]}, "Their product is 8192 at most"),
         ({"terms": ["a"] * 101}, "terms has 101 texts for a line, and 100 at most"),
         ({"terms": [f"a {n}" for n in range(10_000)]}, "terms has 10000 texts for a line"),
@@ -126,8 +126,8 @@ def test_errors_name_the_invalid_option(door, parameters, message):
 
 
 def test_a_text_in_brackets_is_no_list():
-    description = Description("translate", "1", False, options={"terms": ("int32", 3)})
-    read = functools.partial(checked_options, "en-de", description, lines=None)
+    known = {"terms": Option("terms", "int32", 3)}
+    read = functools.partial(checked_options, "en-de", known, lines=None)
     assert read({"terms": "[1]"}) == {"terms": ["[1]"]}
     assert read({"terms": '["a", "b"]'}) == {"terms": ["a", "b"]}
 

@@ -5,13 +5,17 @@ import json
 import threading
 import time
 import urllib.parse
+import weakref
 
 import pytest
 from helpers import exports, local_service
 
 import keras_transformer as kt
+from keras_transformer.export.artefact.options import SEED_OPTION
 from keras_transformer.export.serving.engine import BatchResult
-from keras_transformer.export.serving.limits import Limits
+from keras_transformer.export.serving.limits import THREAD_BYTES, Limits, on_thread_if_large
+from keras_transformer.export.serving.refusals import Invalid
+from keras_transformer.export.serving.request_options import checked_options
 from keras_transformer.search import Sampling
 
 MOST_SECONDS = 0.05  # of processor time
@@ -110,6 +114,11 @@ BODIES = {
     "v2 objects": (V2, JSON, lambda size: v2([{}] * (size // 4))),
     "v2 terms": (V2, JSON, lambda size: v2(["a"] * (size // 20), terms=[["Hut"]] * (size // 20))),
     "v2 many terms": (V2, JSON, lambda size: v2(["a"], terms=["a"] * (size // 5))),
+    "v2 a wrong number": (
+        V2,
+        JSON,
+        lambda size: v2(["a"], max_length="many", terms=[[]] * (size // 4)),
+    ),
     "v2 glossary": (V2, JSON, lambda size: v2([words(size // 2)], glossary=glossary(size // 2))),
     "v2 glossary of short lines": (
         V2,
@@ -160,6 +169,23 @@ BODIES = {
         lambda size: multipart(size),
     ),
 }
+
+
+def test_a_refusal_keeps_nothing_of_its_request():
+    """Otherwise the event loop would free it."""
+    kept = []
+
+    class Fields(dict):
+        """Unlike a dict, it can have weak references."""
+
+    def read():
+        fields = Fields()
+        kept.append(weakref.ref(fields))
+        checked_options("en-de", {"seed": SEED_OPTION}, {"seed": "x"}, None)
+
+    with pytest.raises(Invalid, match="seed must be an integer"):
+        asyncio.run(on_thread_if_large(THREAD_BYTES, read))
+    assert kept[0]() is None
 
 
 def slow(calls):

@@ -12,9 +12,10 @@ import pytest
 from helpers import faulty_engine
 
 from keras_transformer.export.ray_cluster import running_ray
-from keras_transformer.export.serving import engine, pools
+from keras_transformer.export.serving import engine, pools, ray_pool
 from keras_transformer.export.serving.line_queue import LineQueue
-from keras_transformer.export.serving.pools import LocalPool, RayPool
+from keras_transformer.export.serving.pools import LocalPool
+from keras_transformer.export.serving.ray_pool import RayPool
 from keras_transformer.export.serving.refusals import Invalid, Refusal, WorkerLost
 
 
@@ -29,7 +30,8 @@ def ray():
 @pytest.fixture(params=["local", pytest.param("ray", marks=(pytest.mark.slow, pytest.mark.full))])
 def using(request, monkeypatch, tmp_path):
     """A function that runs an async function with a pool of four workers and its queue."""
-    monkeypatch.setattr(pools, "Engine", faulty_engine.FaultyEngine)
+    for module in (pools, ray_pool):
+        monkeypatch.setattr(module, "Engine", faulty_engine.FaultyEngine)
     faulty_engine.HANGING.clear()
     if request.param == "ray":
         ray = request.getfixturevalue("ray")
@@ -203,7 +205,7 @@ def test_a_request_that_kills_replicas_fails_and_others_are_answered(using):
 
 @on_ray
 def test_a_replica_that_is_stopped_counts_as_lost(using, monkeypatch):
-    monkeypatch.setattr(pools, "LOST_AFTER_SECONDS", 3.0)
+    monkeypatch.setattr(ray_pool, "LOST_AFTER_SECONDS", 3.0)
 
     async def use(pool, queue):
         first = (await pool.run_batch(["a"])).replica
@@ -221,7 +223,7 @@ def test_a_folder_that_cannot_be_opened_is_an_error_at_the_start(using, monkeypa
         def __init__(self, folder, **options):
             raise ValueError("no artefact")
 
-    monkeypatch.setattr(pools, "Engine", NoEngine)
+    monkeypatch.setattr(ray_pool, "Engine", NoEngine)
 
     async def open_pool():
         await RayPool(ray, tmp_path).open()

@@ -12,87 +12,17 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 
 import pytest
 from helpers import artefacts
+from helpers.command_process import MODULE, Process
 
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving import __main__ as command
 from keras_transformer.export.serving import service as module
 
 LINES = artefacts.LINES
-MODULE = "keras_transformer.export.serving"
 FRAMEWORKS = ("tensorflow", "keras", "jax", "torch", "ray")
-
-
-class Process:
-    """A service of one artefact in a separate process.
-
-    Args:
-        folder: folder of the artefact.
-        aside: folder for its output.
-        arguments: more arguments of the command.
-        imports: bool, whether Python writes the imports to `errors`.
-    """
-
-    def __init__(self, folder, aside, *arguments, imports=False):
-        self.log, self.errors = aside / "log", aside / "errors"
-        options = ["-X", "importtime"] if imports else []
-        command = [sys.executable, *options, "-m", MODULE, f"en-de={folder},threads=1", *arguments]
-        command += ["--port", "0"]
-        with open(self.log, "w") as log, open(self.errors, "w") as errors:
-            self.process = subprocess.Popen(command, stdout=log, stderr=errors)
-        end = time.monotonic() + 240
-        while not (found := re.search(r"http 127\.0\.0\.1:(\d+)", self.errors.read_text())):
-            assert self.process.poll() is None and time.monotonic() < end, self.errors.read_text()
-            time.sleep(0.05)
-        self.port = int(found[1])
-
-    def get(self, path, data=None):
-        place = f"http://127.0.0.1:{self.port}{path}"
-        with urllib.request.urlopen(place, data, timeout=60) as answer:
-            return answer.read().decode()
-
-    def lines(self, lines):
-        return self.get("/lines/en-de", "\n".join(lines).encode()).splitlines()
-
-    def version(self):
-        return json.loads(self.get("/v2/models/en-de"))["versions"][0]
-
-    def family(self):
-        """Returns the process ids of the service and its descendants, with their commands."""
-        parents, names = {}, {}
-        for folder in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                status = (folder / "stat").read_text().rpartition(")")[2].split()
-                names[int(folder.name)] = (folder / "cmdline").read_text()
-            except OSError:  # the process has ended
-                continue
-            parents[int(folder.name)] = int(status[1])
-        found = {self.process.pid}
-        while more := {pid for pid, parent in parents.items() if parent in found} - found:
-            found |= more
-        return {pid: names[pid] for pid in found}
-
-    def replicas(self):
-        return [pid for pid, name in self.family().items() if name.startswith("ray::Engine")]
-
-    def listening(self):
-        """Returns the addresses, in hexadecimal, at which the service listens."""
-        inodes, found = set(), set()
-        for pid in self.family():
-            for file in pathlib.Path(f"/proc/{pid}/fd").glob("*"):
-                try:
-                    inodes.add(os.readlink(file))
-                except OSError:
-                    continue
-        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-            for row in pathlib.Path(table).read_text().splitlines()[1:]:
-                fields = row.split()
-                if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
-                    found.add(fields[1].partition(":")[0])
-        return found
 
 
 @pytest.fixture(
@@ -111,8 +41,7 @@ def services(request, tokenizer, tmp_path_factory):
         return started[-1]
 
     yield folder, running
-    started[-1].process.kill()
-    started[-1].process.wait()
+    started[-1].kill()
 
 
 @pytest.fixture
@@ -136,8 +65,7 @@ def test_the_default_service_is_one_small_process_without_frameworks(folder, tmp
         pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
         assert pages * os.sysconf("SC_PAGE_SIZE") < 300e6
     finally:
-        service.process.kill()
-        service.process.wait()
+        service.kill()
     imported = re.findall(r"^import time:.*\| +(\w+)\.", service.errors.read_text(), re.M)
     assert "onnxruntime" in imported and not set(FRAMEWORKS) & set(imported)
 
@@ -265,7 +193,7 @@ def test_the_command_says_what_is_wrong(arguments, message, capsys):
 
 
 def test_a_port_in_use_is_reported_before_ray_starts(folder, capsys, monkeypatch):
-    monkeypatch.setattr(module, "running_ray", lambda address: pytest.fail("Ray starts"))
+    monkeypatch.setattr(module, "open_replicas", lambda address: pytest.fail("Ray starts"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert command.main([str(folder), "--replicas", "2", "--port", port]) == 2
@@ -292,11 +220,14 @@ def test_names_and_options_of_the_command():
 
 
 @pytest.mark.parametrize(
-    "package, options, extra", [("ray", ["--replicas", "2"], "ray"), ("uvicorn", [], "service")]
+    "package, options, installed",
+    [("ray", ["--replicas", "2"], "pip install ray"), ("uvicorn", [], "onnx[service]")],
 )
-def test_the_command_names_a_missing_extra(folder, capsys, monkeypatch, package, options, extra):
+def test_the_command_names_a_missing_package(
+    folder, capsys, monkeypatch, package, options, installed
+):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"{MODULE}.front_end", raising=False)
     arguments = [str(folder), "--port", "0", *options]
     assert command.main(arguments) == 2
-    assert f"keras-transformer-onnx[{extra}]" in capsys.readouterr().err
+    assert installed in capsys.readouterr().err

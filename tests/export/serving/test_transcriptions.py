@@ -9,65 +9,21 @@ import openai
 import pytest
 from helpers import exports, local_service, recordings
 from helpers.service_requests import ask, raw, wait_for
+from helpers.sound_pool import SEGMENTS, WINDOWS, SoundPool
 
 from keras_transformer.export.runtime import Transcriber
-from keras_transformer.export.runtime.speech.transcripts import FORMATS, Segment, Word
-from keras_transformer.export.serving.bodies import read_form
-from keras_transformer.export.serving.engine import BatchResult, Description, Transcript
+from keras_transformer.export.runtime.speech.transcripts import FORMATS
+from keras_transformer.export.serving.bodies import MULTIPART, read_content
 from keras_transformer.export.serving.limits import FORM_FIELDS, Limits
-from keras_transformer.export.serving.pools import RayPool
+from keras_transformer.export.serving.ray_pool import RayPool
 from keras_transformer.export.serving.refusals import Invalid
 from keras_transformer.search import GreedySearch
 
 soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("python_multipart")
 
-WORDS = (Word(" No", 0.0, 0.5, 0.9), Word(" matter.", 0.5, 1.2, 0.8))
-SEGMENTS = [
-    Segment(0.0, 1.2, " No matter.", (52, 5, 53), -0.25, 0.125, 1.5, 0.0, WORDS),
-    Segment(31.0, 32.5, " Try again.", (60, 6, 61), -0.5, 0.25, 1.25, 0.5, (), 3000),
-]
-WINDOWS = [SEGMENTS[:1], [], SEGMENTS[1:]]
 PATH = "/v1/audio/transcriptions"
 SMALL = Limits(sound_bytes=2000, body_bytes=100, sound_seconds=60)
-
-
-class SoundPool:
-    """A fake pool of a speech model, with known windows.
-
-    Attributes:
-        calls: the received sounds, with their options.
-        gate: asyncio.Event; each window but the first waits for it.
-        emitted: number of emitted windows.
-    """
-
-    workers, batch_tokens, ready = 1, 512, True
-
-    async def open(self):
-        self.calls, self.gate, self.emitted = [], asyncio.Event(), 0
-        self.gate.set()
-        return Description("transcribe", "version", False, hears=True)
-
-    def measure(self, items):
-        return [16] * len(items)
-
-    async def run_stream(self, sound, options, emit):
-        self.calls.append((sound, options))
-        if sound == b"noise":
-            raise Invalid("The model refuses the request.")
-        for window in WINDOWS:
-            if not emit(window):
-                break
-            self.emitted += 1
-            await self.gate.wait()
-        result = Transcript("en", 32.25, SEGMENTS)
-        return BatchResult([result], [3225], 0.1, await self.description(), "1")
-
-    async def description(self):
-        return Description("transcribe", "version", False, hears=True)
-
-    async def close(self):
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -178,11 +134,11 @@ def test_decoding_stops_when_the_client_leaves(client, pool, running):
     [
         ({"model": "other"}, openai.NotFoundError, "There is no model"),
         ({"model": "en-de"}, openai.NotFoundError, "does not transcribe"),
-        ({"response_format": "xml"}, openai.BadRequestError, "response_format is one of"),
+        ({"response_format": "xml"}, openai.BadRequestError, "response_format must be one of"),
         ({"temperature": 1.5}, openai.BadRequestError, "a number from 0 to 1"),
         ({"timestamp_granularities": ["word"]}, openai.BadRequestError, "verbose_json"),
-        ({"include": ["logprobs"]}, openai.BadRequestError, "not supported"),
-        ({"extra_body": {"chunking_strategy": "{}"}}, openai.BadRequestError, "auto, or left"),
+        ({"include": ["logprobs"]}, openai.BadRequestError, "does not take include"),
+        ({"extra_body": {"chunking_strategy": "{}"}}, openai.BadRequestError, "'auto' or left"),
         ({"stream": True, "response_format": "srt"}, openai.BadRequestError, "json or text"),
         ({"file": ("a.wav", b"noise")}, openai.BadRequestError, "refuses"),
         ({"file": ("a.wav", b"noise"), "stream": True}, openai.BadRequestError, "refuses"),
@@ -236,12 +192,10 @@ def test_random_damage_is_refused_or_answered(running):
 
 
 def test_the_number_of_form_fields_is_limited():
-    assert read_form(TYPE, PART + FILE + b"--x--\r\n") == (
-        {"model": ["whisper"]},
-        {"file": b"sound"},
-    )
+    found = read_content(TYPE, PART + FILE + b"--x--\r\n", [MULTIPART])
+    assert found == ({"model": "whisper"}, {"file": b"sound"})
     with pytest.raises(Invalid, match=f"may have {FORM_FIELDS} fields"):
-        read_form(TYPE, PART * (FORM_FIELDS + 1) + b"--x--\r\n")
+        read_content(TYPE, PART * (FORM_FIELDS + 1) + b"--x--\r\n", [MULTIPART])
 
 
 def test_only_sound_may_exceed_the_limit_of_bodies(running):

@@ -112,9 +112,9 @@ def test_options_of_a_call_give_the_results_of_python(node_folder):
     ]
     refused = {
         "TypeError: 'top_k' was passed, but this artefact takes the options [": {"top_k": 3},
-        "RangeError: `beam_width` must be from 1 to 5, got 6.": {"beam_width": 6},
-        "RangeError: `max_length` must be from 1 to": {"max_length": 0},
-        "TypeError: `max_length` must be an integer, got 2.5.": {"max_length": 2.5},
+        "RangeError: beam_width must be at least 1 and at most 5, got 6.": {"beam_width": 6},
+        "RangeError: max_length must be at least 1 and at most": {"max_length": 0},
+        "TypeError: max_length must be an integer, got 2.5": {"max_length": 2.5},
         "RangeError: `max_length` has 2 values, and there are 7 lines.": {"max_length": [2, 3]},
         "TypeError: `target_prefix` must be a text, got number.": {"target_prefix": 5},
         "RangeError: The target's tokenizer has no pieces for the term": {"terms": [""]},

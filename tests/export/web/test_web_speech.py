@@ -8,7 +8,7 @@ import pytest
 from helpers import node, whisper_folder
 
 from keras_transformer.export.runtime import Transcriber
-from keras_transformer.export.runtime.speech.features import FeatureReader
+from keras_transformer.sound.features import FeatureReader
 
 pytest.importorskip("av")
 soundfile = pytest.importorskip("soundfile")

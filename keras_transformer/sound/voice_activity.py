@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.export.runtime.speech.sound import (
+from keras_transformer.sound.mel import SAMPLE_RATE
+from keras_transformer.sound.samples import (
     BLOCK,
     check_length,
     hold,
     in_windows,
     read_blocks,
 )
-from keras_transformer.mel import SAMPLE_RATE
 from keras_transformer.startup import install
 from keras_transformer.types import Array, Sound
 

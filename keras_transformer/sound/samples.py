@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.mel import SAMPLE_RATE
+from keras_transformer.sound.mel import SAMPLE_RATE
 from keras_transformer.startup import install
 from keras_transformer.types import Array, Sound, StrPath
 

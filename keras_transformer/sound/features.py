@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from keras_transformer.export.runtime.speech.sound import (
+from keras_transformer.sound.mel import HOP, SAMPLE_RATE, WINDOW, hann_window, mel_filters
+from keras_transformer.sound.samples import (
     BLOCK,
     check_length,
     hold,
     in_windows,
     read_blocks,
 )
-from keras_transformer.export.runtime.speech.voice_activity import VoicedSound
-from keras_transformer.mel import HOP, SAMPLE_RATE, WINDOW, hann_window, mel_filters
+from keras_transformer.sound.voice_activity import VoicedSound
 from keras_transformer.types import Array, Sound
 
 FRAMES_PER_SECOND = SAMPLE_RATE // HOP

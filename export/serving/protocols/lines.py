@@ -17,9 +17,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.runtime.lines import Format, format_result
-from keras_transformer.export.serving.bodies import check_encoding, request_seconds, unless_gone
+from keras_transformer.export.serving.bodies import (
+    check_encoding,
+    joined,
+    request_seconds,
+    unless_gone,
+)
+from keras_transformer.export.serving.fields import Field, one_of, read_fields
 from keras_transformer.export.serving.limits import (
     RESULT_BYTES,
     ROOM_SECONDS,
@@ -27,13 +32,14 @@ from keras_transformer.export.serving.limits import (
     on_thread_if_large,
 )
 from keras_transformer.export.serving.models import Model, Models
-from keras_transformer.export.serving.refusals import Busy, Invalid, Refusal, TooLarge, TooSlow
+from keras_transformer.export.serving.refusals import Busy, Refusal, TooLarge, TooSlow
 from keras_transformer.export.serving.request_log import Record
 
 _FORMATS = {"text": Format(), "json": Format(json=True)}
+FIELDS = (Field("format", one_of(_FORMATS), "text"),)
 
 
-def routes(models: Models, make_endpoint: Any) -> list[Route]:
+def routes(models: Models) -> list[Route]:
     """Returns the routes. `_Lines` counts its requests itself."""
     return [Route("/lines/{model}", _Lines(models), methods=["POST", "PUT"])]
 
@@ -99,15 +105,9 @@ def _formatted(results: list[Any], number: int, form: Format) -> bytes:
 
 def _options(query: QueryParams, model: Model) -> tuple[Format, dict[str, Any]]:
     """Returns the format of the response, and the options of the search."""
-    passed = {name: query.getlist(name) for name in query}
-    form = query.get("format", "text")
-    if form not in _FORMATS:
-        raise Invalid(f"format is one of {', '.join(_FORMATS)}, not {shorten(form)}.")
-    options = model.checked_options(
-        {name: values if len(values) > 1 else values[0] for name, values in passed.items()},
-        fields=("format",),
-    )
-    return _FORMATS[form], options
+    given = joined(query.multi_items())
+    values = read_fields(given, FIELDS, written=True, has_options=True)
+    return _FORMATS[values["format"]], model.checked_options(given, table=FIELDS)
 
 
 class _Stream:
