@@ -10,7 +10,7 @@ from helpers import published
 from helpers.published import torch, transformers
 
 from keras_transformer.importers import fairseq
-from keras_transformer.importers.mapping import NEVER
+from keras_transformer.importers.mapping import NEVER, row_order
 
 SIZES = {
     "vocab_size": 37,
@@ -82,7 +82,7 @@ def test_logits_equal_transformers(make):
     origin, state, options = make()
     model = fairseq.load_model(state, 2, max_length=29, **options)
     size = len(state["decoder.embed_tokens.weight"])
-    orders = fairseq.row_order(37), fairseq.row_order(size)
+    orders = row_order(37, *fairseq.SPECIAL), row_order(size, *fairseq.SPECIAL)
     source = published.ids(len(orders[0]), rows=7)
     target = published.ids(len(orders[1]), rows=7, end=False, seed=1)
     target[:, 0] = 2

@@ -9,7 +9,7 @@ from helpers import published, reference
 from helpers.published import torch
 
 from keras_transformer.importers import opennmt
-from keras_transformer.importers.mapping import NEVER
+from keras_transformer.importers.mapping import NEVER, row_order
 
 D, H, F, U = 16, 2, 24, 37
 NORMS = {
@@ -82,7 +82,7 @@ def test_logits_equal_pytorch(shared, tied, earlier):
             state[kind] = state.pop(name)
     ours = opennmt.load_model(state, generator, H)
 
-    order = opennmt.row_order(U)
+    order = row_order(U, *opennmt.SPECIAL)
     source = published.ids(len(order), rows=7)
     target = published.ids(len(order), rows=7, end=False, seed=1)
     target[:, 0] = 2

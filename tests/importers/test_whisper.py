@@ -31,7 +31,7 @@ class Origin:
         self.model = whisper_folder.model(**options)
         self.folder = whisper_folder.write(folder, self.model)
         self.ours, self.tokenizer = whisper.load(folder)
-        self.order = whisper.row_order(whisper.read_config(folder))
+        (self.order,) = whisper.row_orders(folder)
 
     def logits(self, features, target):
         """Returns hidden states of the encoder and logits (B, T, U) for our ids."""
