@@ -42,6 +42,9 @@ ACTIVATIONS = (
 )
 HUGGING_FACE = {name: one.ours for one in ACTIVATIONS for name in one.hugging_face}
 CTRANSLATE2 = {one.ctranslate2: one.ours for one in ACTIVATIONS}
+# What exports write for the function of a model.
+TO_HUGGING_FACE = {one.function: one.hugging_face[0] for one in ACTIVATIONS if one.hugging_face}
+TO_CTRANSLATE2 = {one.function: one.ctranslate2 for one in ACTIVATIONS}
 MARIAN = {one.marian: one.ours for one in ACTIVATIONS if one.marian}
 
 

@@ -257,5 +257,5 @@ def _only(folder: pathlib.Path, pattern: str) -> pathlib.Path:
     return files[0]
 
 
-ORIGIN = Origin("bergamot", _read_config, _read_tensors, _table, _vocabulary)
+ORIGIN = Origin("bergamot", _read_config, _read_tensors, _table, _vocabulary, "model*.bin")
 load_model, load, row_orders = ORIGIN.load_model, ORIGIN.load, ORIGIN.row_orders

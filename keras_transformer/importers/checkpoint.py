@@ -16,10 +16,8 @@ import numpy as np
 from keras_transformer.importers import activations
 from keras_transformer.types import Array, StrPath, Tensor
 
-# By the importer: a pattern of a file that its folders hold.
-FILES = {"bergamot": "model*.bin", "ctranslate2": "model.bin"} | dict.fromkeys(
-    ("bert", "gpt2", "marian", "whisper"), "config.json"
-)
+# By origin: a pattern of a file that its folders hold. `tables.Origin` adds its entry.
+FILES: dict[str, str] = {}
 
 
 def check_origin(folder: StrPath, origin: str) -> None:

@@ -124,5 +124,5 @@ def _special(folder: pathlib.Path) -> Special:
     return len(ids), None, None, begin, end
 
 
-ORIGIN = Origin("ctranslate2", _read_config, _read_tensors, _table, _vocabulary)
+ORIGIN = Origin("ctranslate2", _read_config, _read_tensors, _table, _vocabulary, "model.bin")
 load_model, load, row_orders = ORIGIN.load_model, ORIGIN.load, ORIGIN.row_orders

@@ -15,6 +15,7 @@ from keras_transformer.importers import ctranslate2_layout as layout
 from keras_transformer.importers import pieces
 from keras_transformer.importers.tables import Arrays, Special, Table
 from keras_transformer.layers.positions import LearnedPositionEncoding, SinusoidalPositionEncoding
+from keras_transformer.models import Transformer
 
 TENSORS = {
     **layout.TENSORS,
@@ -53,15 +54,10 @@ def table(config: Mapping[str, Any], tensors: Arrays) -> Table:
     use_bias = "encoder/layer_0/self_attention/linear_0/bias" in tensors
     sinusoidal = _are_sinusoids(tensors, d_model)
     length = max(known["sizes"]["P"], known["sizes"]["Q"])
+    positions: Any = "sinusoidal"
     if not sinusoidal:
         known["sizes"] |= {"P": length, "Q": length}
-    without = {
-        r"(en|de)coder_norm/\w+": not norm_first,
-        r"\w+_embedding_norm/\w+": not embedding_norm,
-        r"\w+/\w+_attention/\w+/bias": not use_bias,
-        r"\w+/output_bias": layout.BIAS not in tensors,
-        r"\w+_positions/embeddings": sinusoidal,
-    }
+        positions = LearnedPositionEncoding(length, trainable=False)
     heads = {layout.heads(specification, side) for side in layout.SIDES}
     if len(heads) > 1:
         raise ValueError(f"The sides have {sorted(heads)} heads, but our sides share one number.")
@@ -72,20 +68,59 @@ def table(config: Mapping[str, Any], tensors: Arrays) -> Table:
         unknown=unknown,
         copies=copies,
         spare="|".join(layout.POSITIONS) if sinusoidal else "",
-        without="|".join(pattern for pattern, applies in without.items() if applies),
+        without=_without(
+            norm_first, embedding_norm, use_bias, layout.BIAS in tensors, not sinusoidal
+        ),
         scale=layout.scale(specification, d_model) * d_model**-0.5,
         settings={
             "activation": layout.activation(specification),
             "norm_first": norm_first,
-            "positions": "sinusoidal"
-            if sinusoidal
-            else LearnedPositionEncoding(length, trainable=False),
+            "positions": positions,
             "use_bias": use_bias,
             "epsilon": _epsilon(config),
             "embedding_norm": embedding_norm,
         },
         **known,
     )
+
+
+def table_of(model: Transformer) -> Table:
+    """Returns the table with which an export writes a model, its positions included."""
+    special = [(size, *[None] * 4) for size in (model.vocab_size, model.target_vocab_size) if size]
+    source, target = layout.TABLES
+    copies = {target: source} if len(special) == 1 else {}
+    if model.tie_output:
+        copies[layout.KERNEL] = target if len(special) > 1 else source
+    return Table(
+        TENSORS,
+        sizes={"D": model.d_model},
+        layers={
+            "encoder": len(model.encoder_stack.blocks),
+            "decoder": len(model.decoder_stack.blocks),
+        },
+        special=special,
+        copies=copies,
+        without=_without(model.norm_first, model.embedding_norm, model.use_bias),
+        parts=layout.PARTS,
+    )
+
+
+def _without(
+    norm_first: bool,
+    embedding_norm: bool,
+    use_bias: bool,
+    output_bias: bool = True,
+    positions: bool = True,
+) -> str:
+    """Returns the pattern of the paths that a model with these settings does not have."""
+    found = {
+        r"(en|de)coder_norm/\w+": norm_first,
+        r"\w+_embedding_norm/\w+": embedding_norm,
+        r"\w+/\w+_attention/\w+/bias": use_bias,
+        r"\w+/output_bias": output_bias,
+        r"\w+_positions/embeddings": positions,
+    }
+    return "|".join(pattern for pattern, has in found.items() if not has)
 
 
 def vocabulary(folder: pathlib.Path, config: Mapping[str, Any]) -> pieces.Vocabulary:

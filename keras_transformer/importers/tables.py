@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_transformer.importers import checkpoint
 from keras_transformer.importers.mapping import (
     NEVER,
     assign_weights,
@@ -356,13 +357,14 @@ class Origin:
     """A family of weights in folders: the readers of its files, and its table.
 
     Attributes:
-        name: str, as in `checkpoint.FILES`.
+        name: str, the name of the importer; in Hugging Face's layout the "model_type".
         read_config: function from the folder to its checked configuration.
         read_tensors: function from the folder and the configuration to a dict of all tensors.
         table: function from the configuration, the tensors and the user's options to the `Table`.
             It removes the options that are not arguments of the model. `unknown` in the
             configuration is the attribute of the `Vocabulary`.
         vocabulary: function from the folder and the configuration to a `Vocabulary`.
+        file: pattern of a file that every folder of the origin holds.
     """
 
     name: str
@@ -370,6 +372,10 @@ class Origin:
     read_tensors: Callable[[pathlib.Path, dict[str, Any]], Arrays]
     table: Callable[[dict[str, Any], Arrays, dict[str, Any]], Table]
     vocabulary: Callable[[pathlib.Path, dict[str, Any]], Vocabulary]
+    file: str = "config.json"
+
+    def __post_init__(self) -> None:
+        checkpoint.FILES[self.name] = self.file
 
     def load_model(self, folder: StrPath, **options: Any) -> Any:
         """Loads a model of this origin. Its ids are in our order; see `row_orders`.

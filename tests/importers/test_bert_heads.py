@@ -9,7 +9,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from helpers import published
+from helpers import origins, published
 from helpers.published import torch, transformers
 from helpers.tiers import quick
 
@@ -26,14 +26,6 @@ from keras_transformer.export.runtime import Predictor
 from keras_transformer.importers import bert
 from keras_transformer.importers.__main__ import main
 
-SIZES = {
-    "vocab_size": 37,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "max_position_embeddings": 29,
-}
 NAMES = {0: "bad", 1: "so so", 2: "good"}
 MULTI = {"id2label": NAMES, "problem_type": "multi_label_classification"}
 LEFT_OUT = "which this model leaves out"
@@ -41,7 +33,7 @@ LEFT_OUT = "which this model leaves out"
 
 def write(folder, kind="BertModel", half=False, keep=lambda name: True, **options):
     """Saves a random model of a class of `transformers`, and a vocabulary."""
-    config = transformers.BertConfig(**SIZES, **options)
+    config = transformers.BertConfig(**origins.BERT, **options)
     model = published.drawn(getattr(transformers, kind)(config))
     if half:
         model = model.half()
