@@ -261,8 +261,8 @@ def _tensors(model: Transformer, config: dict[str, Any], order: Array) -> dict[s
     shared = config["share_encoder_decoder_embeddings"]
     sizes = {"V": model.vocab_size, "T": model.target_vocab_size or model.vocab_size}
     orders = {axis: np.array(marian_rows(size, shared)) for axis, size in sizes.items()}
-    table = marian.table({**config, "unknown": (0, 0)}, {}, {})
-    tensors = table.write(weights_of(model), {**orders, "D": order})
+    table = marian.make_table({**config, "unknown": (0, 0)}, {}, {})
+    tensors = table.write(weights_of(model), {**orders, "D": order}, zeros=True)
     for name in marian.POSITIONS:  # sinusoids, which readers compute
         del tensors[name]
     if shared and not model.tie_output:  # untied, `transformers` copies no table

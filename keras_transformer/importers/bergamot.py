@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "load_model", "load_shortlist", "row_orders"]
 
-# The only supported values of these keys of the configuration.
+# The only supported values of keys that the configuration may omit.
 ARCHITECTURE: dict[str, Any] = {
     "type": "transformer",
     "transformer-preprocess": "",
@@ -65,6 +65,11 @@ ARCHITECTURE: dict[str, Any] = {
     "output-omit-bias": False,
     "lemma-dim-emb": 0,
     "ulr": False,
+}
+# The supported values of other keys.
+CHOICES = {
+    "transformer-decoder-autoreg": ("rnn", "self-attention"),
+    "transformer-ffn-activation": tuple(MARIAN),
 }
 SIZES = ("dim-emb", "transformer-heads", "transformer-dim-ffn")
 DEPTHS = ("enc-depth", "dec-depth")
@@ -170,20 +175,16 @@ def channel_order(d_model: int) -> Ids:
     return np.arange(d_model).reshape(2, -1).T.ravel()
 
 
-def _read_config(folder: pathlib.Path) -> dict[str, Any]:
+def _read_files(folder: pathlib.Path) -> tuple[dict[str, Any], Arrays]:
     check_origin(folder, "bergamot")
     path = _only(folder, "model*.bin")
     tensors, config = read_model(path)
     _check_architecture(config)
     check_sizes(path, config, tensors, SIZES, DEPTHS)
-    return {**config, "tensors": tensors, "vocabularies": _vocabularies(folder)}
+    return {**config, "vocabularies": _vocabularies(folder)}, tensors
 
 
-def _read_tensors(folder: pathlib.Path, config: dict[str, Any]) -> Arrays:
-    return config["tensors"]
-
-
-def _table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any]) -> Table:
+def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any]) -> Table:
     d_model, texts = config["dim-emb"], config["vocabularies"]
     recurrent = config["transformer-decoder-autoreg"] == "rnn"
     output = OUTPUT if OUTPUT.keys() & tensors.keys() else {}
@@ -221,25 +222,19 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> Vocabulary:
 
 def _check_architecture(config: Mapping[str, Any]) -> None:
     """Raises `ValueError` for a configuration of another architecture."""
+    choices = {key: (value,) for key, value in ARCHITECTURE.items() if key in config} | CHOICES
+    if config.get("transformer-decoder-autoreg") == "rnn":
+        choices["dec-cell"] = ("ssru",)
     wrong = [
-        f"{key} is {config[key]!r}, not {value!r}"
-        for key, value in ARCHITECTURE.items()
-        if config.get(key, value) != value
+        f"{key} is {config.get(key)!r}, not {' or '.join(map(repr, values))}"
+        for key, values in choices.items()
+        if config.get(key) not in values
     ]
     wrong += [
         f"{key} is {config.get(key)!r}, not a positive integer"
         for key in (*SIZES, *DEPTHS)
         if not isinstance(config.get(key), int) or config[key] < 1
     ]
-    autoregression = config.get("transformer-decoder-autoreg")
-    if autoregression not in ("rnn", "self-attention"):
-        wrong.append(
-            f"transformer-decoder-autoreg is {autoregression!r}, neither rnn nor self-attention"
-        )
-    if autoregression == "rnn" and config.get("dec-cell") != "ssru":
-        wrong.append(f"dec-cell is {config.get('dec-cell')!r}, not 'ssru'")
-    if config.get("transformer-ffn-activation") not in MARIAN:
-        wrong.append(f"transformer-ffn-activation is {config.get('transformer-ffn-activation')!r}")
     if not wrong and (config["dim-emb"] % 2 or config["dim-emb"] < 4):
         wrong.append(f"dim-emb is {config['dim-emb']}, not an even number of at least 4")
     if wrong:
@@ -257,5 +252,5 @@ def _only(folder: pathlib.Path, pattern: str) -> pathlib.Path:
     return files[0]
 
 
-ORIGIN = Origin("bergamot", _read_config, _read_tensors, _table, _vocabulary, "model*.bin")
+ORIGIN = Origin("bergamot", _read_files, make_table, _vocabulary, "model*.bin")
 load_model, load, row_orders = ORIGIN.load_model, ORIGIN.load, ORIGIN.row_orders

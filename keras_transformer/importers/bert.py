@@ -59,6 +59,7 @@ CONFIG = checkpoint.HuggingFace(
         "max_position_embeddings",
     ),
     layers=("num_hidden_layers",),
+    more_sizes=("type_vocab_size",),
     defaults={
         "attention_probs_dropout_prob": 0.1,
         "hidden_act": "gelu",
@@ -111,7 +112,7 @@ def load_task(
     >>> model, tokenizer = load_task("cross-encoder")  # doctest: +SKIP
     >>> export_onnx(model, "out", tokenizer, head=read_head("cross-encoder"))  # doctest: +SKIP
     """
-    config = _read_config(pathlib.Path(folder))
+    config = CONFIG.read_config(pathlib.Path(folder))
     head = bert_heads.described(pathlib.Path(folder), config)
     if segments is None:
         segments = head is not None and head.segments and config["type_vocab_size"] > 1
@@ -124,7 +125,7 @@ def read_head(folder: StrPath) -> Head | None:
     Args:
         folder: as in `load_task`.
     """
-    config = _read_config(pathlib.Path(folder))
+    config = CONFIG.read_config(pathlib.Path(folder))
     described = bert_heads.described(pathlib.Path(folder), config)
     return None if described is None else described.head(config)
 
@@ -150,13 +151,10 @@ def load_sentence_encoder(folder: StrPath, segments: bool = False, **options: An
     return load_model(folder, head=head, segments=segments, **options)
 
 
-def _read_config(folder: pathlib.Path) -> dict[str, Any]:
-    return {**CONFIG.read_config(folder), "folder": folder}
-
-
-def _read_tensors(folder: pathlib.Path, config: dict[str, Any]) -> Arrays:
-    tensors = CONFIG.read_tensors(folder, config, ["type_vocab_size"])
-    return {_current_name(name): array for name, array in tensors.items()}
+def _read_files(folder: pathlib.Path) -> tuple[dict[str, Any], Arrays]:
+    config, tensors = CONFIG.read_files(folder)
+    tensors = {_current_name(name): array for name, array in tensors.items()}
+    return {**config, "folder": folder}, tensors
 
 
 def _current_name(name: str) -> str:
@@ -165,7 +163,7 @@ def _current_name(name: str) -> str:
     return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
 
-def _table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any]) -> Table:
+def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any]) -> Table:
     head, segments = options.pop("head", None), options.pop("segments", False)
     model, rows, arrays, classes = TransformerEncoder, TENSORS, {}, 0
     if head is not None:
@@ -265,5 +263,5 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabula
     return pieces.Vocabulary(lambda orders: pieces.renumbered_json(read, orders[0], SPECIAL[2]))
 
 
-ORIGIN = Origin("bert", _read_config, _read_tensors, _table, _vocabulary)
+ORIGIN = Origin("bert", _read_files, make_table, _vocabulary)
 load_model, load, row_orders = ORIGIN.load_model, ORIGIN.load, ORIGIN.row_orders

@@ -7,10 +7,11 @@ one line in `CLASSES` and one function that returns its outputs.
 Shapes: B batch, S tokens, C classes, D d_model, V vocabulary.
 """
 
+import functools
 import json
 import pathlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from keras import layers
@@ -194,35 +195,32 @@ def read_modules(folder: StrPath) -> list[tuple[str, str]]:
 
 def sentences(folder: pathlib.Path) -> Class:
     """Returns the head of a sentence encoder."""
-    modules = [
-        (name, folder / pathlib.PurePath(place).name) for name, place in read_modules(folder)[1:]
-    ]
+    steps: list[Callable[[Tensor], Tensor]] = []
     arrays: Arrays = {}
-    for number, (name, path) in enumerate(modules):
-        if name == "Dense":
-            arrays |= _dense_weights(path, f"dense_{number}")
+    modules = read_modules(folder)[1:]
+    for number, (name, place) in enumerate(modules):
+        path = folder / pathlib.PurePath(place).name
+        if name == "Pooling":
+            steps.append(functools.partial(_pool, _poolings(path / "config.json")))
+        elif name == "Dense":
+            layer, more = _dense(path, f"dense_{number}")
+            steps.append(layer)
+            arrays |= more
+        else:
+            last = {"name": "vector"} if number == len(modules) - 1 else {}
+            steps.append(layers.UnitNormalization(dtype="float32", **last))
 
     def build(vectors: Tensor, config: Config) -> Tensor:
         warn_of_texts(folder)
-        x = vectors
-        for number, (name, path) in enumerate(modules):
-            if name == "Pooling":
-                x = _pool(path / "config.json", x)
-            elif name == "Dense":
-                activation, use_bias = _dense_settings(path)
-                size = len(arrays[f"dense_{number}/kernel"].T)
-                name = f"dense_{number}"
-                x = layers.Dense(size, activation, use_bias=use_bias, name=name)(x)
-            else:
-                last = {"name": "vector"} if number == len(modules) - 1 else {}
-                x = layers.UnitNormalization(dtype="float32", **last)(x)
-        return x
+        for step in steps:
+            vectors = step(vectors)
+        return vectors
 
     return Class({}, build, lambda config: FeatureExtraction(), lambda config: 0, arrays=arrays)
 
 
-def _pool(path: pathlib.Path, vectors: Tensor) -> Tensor:
-    """Returns the pooled vectors (B, D) of a module's configuration; the mean without a file."""
+def _poolings(path: pathlib.Path) -> list[str]:
+    """Returns the poolings of a module's configuration; the mean without a file."""
     read = checkpoint.read_json(path) if path.exists() else {"pooling_mode": "mean"}
     start = "pooling_mode_"
     ends = {f"{start}{name}_token{'' if name == 'cls' else 's'}": name for name in POOLINGS}
@@ -231,16 +229,20 @@ def _pool(path: pathlib.Path, vectors: Tensor) -> Tensor:
     asked += [given] if isinstance(given, str) else given
     if not asked or not {*asked} <= {*POOLINGS}:
         raise ValueError(f"{path} asks for {asked}, but only {', '.join(POOLINGS)} are supported.")
+    return [name for name in POOLINGS if name in asked]
+
+
+def _pool(names: Sequence[str], vectors: Tensor) -> Tensor:
+    """Returns the pooled vectors (B, D), joined."""
     parts = [
         vectors[:, 0] if name == "cls" else SequencePooling(name, name=name)(vectors)
-        for name in POOLINGS
-        if name in asked
+        for name in names
     ]
     return parts[0] if len(parts) == 1 else layers.Concatenate(name="poolings")(parts)
 
 
-def _dense_settings(folder: pathlib.Path) -> tuple[str, bool]:
-    """Returns the activation of a Dense module, and whether it has a bias."""
+def _dense(folder: pathlib.Path, ours: str) -> tuple[layers.Dense, Arrays]:
+    """Returns the layer of a Dense module, and its weights by our paths."""
     read = checkpoint.read_json(folder / "config.json")
     name = str(read.get("activation_function", "Tanh")).rpartition(".")[2]
     if name not in DENSE_ACTIVATIONS:
@@ -248,17 +250,11 @@ def _dense_settings(folder: pathlib.Path) -> tuple[str, bool]:
             f"{folder / 'config.json'} has the activation {name!r:.100}, but must have one of "
             f"{sorted(DENSE_ACTIVATIONS)}."
         )
-    return DENSE_ACTIVATIONS[name], bool(read.get("bias", True))
-
-
-def _dense_weights(folder: pathlib.Path, ours: str) -> Arrays:
-    """Returns the weights of a Dense module by our paths."""
-    _, use_bias = _dense_settings(folder)
-    tensors = checkpoint.read_tensors(folder)
+    tensors, use_bias = checkpoint.read_tensors(folder), read.get("bias", True)
     outputs, inputs = shape_of(tensors, "linear.weight", 2, "Copy the folder again.")
-    without = "" if use_bias else ".*/bias"
-    table = Table({"linear.*": ours}, sizes={"D": inputs, "C": outputs}, without=without)
-    return table.read(tensors)
+    sizes, without = {"D": inputs, "C": outputs}, "" if use_bias else ".*/bias"
+    arrays = Table({"linear.*": ours}, sizes, without=without).read(tensors)
+    return layers.Dense(outputs, DENSE_ACTIVATIONS[name], use_bias=use_bias, name=ours), arrays
 
 
 def warn_of_texts(folder: StrPath) -> None:

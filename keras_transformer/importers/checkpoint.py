@@ -7,7 +7,7 @@ file is a pickle: PyTorch loads only weights, and refuses code in it.
 import json
 import pathlib
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +70,7 @@ class HuggingFace:
         model_type: str, the expected architecture, such as "marian".
         sizes: names of lengths of axes, and of numbers that divide an axis.
         layers: names of numbers of layers.
+        more_sizes: names of sizes that have a default.
         ids: names of ids. Sizes, layers and ids are integers of at least 0, and never null.
         defaults: dict of values that `config.json` may omit. A given value must have the type of
             its default; where the default is `None` it must be an integer.
@@ -80,6 +81,7 @@ class HuggingFace:
     sizes: tuple[str, ...]
     layers: tuple[str, ...]
     ids: tuple[str, ...] = ()
+    more_sizes: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
@@ -117,20 +119,12 @@ class HuggingFace:
             _check_kind(path, name, config[name], self.defaults.get(name))
         return config
 
-    def read_tensors(
-        self, folder: pathlib.Path, config: Mapping[str, Any], more: Sequence[str] = ()
-    ) -> dict[str, Array]:
-        """Reads all tensors by name, and checks the sizes in the configuration.
-
-        Args:
-            folder: the folder.
-            config: result of `read_config`.
-            more: names of further sizes.
-        """
-        tensors = read_tensors(folder)
-        sizes = (*self.sizes, *more)
+    def read_files(self, folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Reads the configuration and all tensors by name, and compares their sizes."""
+        config, tensors = self.read_config(folder), read_tensors(folder)
+        sizes = [name for name in (*self.sizes, *self.more_sizes) if config[name] is not None]
         check_sizes(folder / "config.json", config, tensors, sizes, self.layers)
-        return tensors
+        return config, tensors
 
 
 def _check_kind(path: pathlib.Path, name: str, value: object, default: object) -> None:

@@ -11,8 +11,7 @@ from keras_transformer.importers.ctranslate2_binary import Specification, read_m
 from keras_transformer.importers.tables import count_layers, shape_of
 
 MODEL_FILE = "model.bin"
-WHISPER, TRANSLATOR = "WhisperSpec", "TransformerSpec"
-REVISIONS = {WHISPER: 3, TRANSLATOR: 7}
+REVISIONS = {"WhisperSpec": 3, "TransformerSpec": 7}
 # Both kinds of models. Projections that read the same input are joined.
 TENSORS = {
     "@/layer_#/self_attention/linear_0/*": "@_block_#/self_attention/{query,key,value}",

@@ -32,7 +32,7 @@ SHARED_TOKENIZERS = ("tokenizer.model", "sentencepiece.model", "../sentencepiece
 SIDE_TOKENIZERS = (("source.spm", "target.spm"), ("tokenizer.model", "target_tokenizer.model"))
 
 
-def table(config: Mapping[str, Any], tensors: Arrays) -> Table:
+def make_table(config: Mapping[str, Any], tensors: Arrays) -> Table:
     """Returns the table of a `TransformerSpec`.
 
     Args:
@@ -58,6 +58,13 @@ def table(config: Mapping[str, Any], tensors: Arrays) -> Table:
     if not sinusoidal:
         known["sizes"] |= {"P": length, "Q": length}
         positions = LearnedPositionEncoding(length, trainable=False)
+    parts = {
+        r"(en|de)coder_norm/\w+": norm_first,
+        r"\w+_embedding_norm/\w+": embedding_norm,
+        r"\w+/\w+_attention/\w+/bias": use_bias,
+        r"\w+/output_bias": layout.BIAS in tensors,
+        r"\w+_positions/embeddings": not sinusoidal,
+    }
     heads = {layout.heads(specification, side) for side in layout.SIDES}
     if len(heads) > 1:
         raise ValueError(f"The sides have {sorted(heads)} heads, but our sides share one number.")
@@ -68,9 +75,7 @@ def table(config: Mapping[str, Any], tensors: Arrays) -> Table:
         unknown=unknown,
         copies=copies,
         spare="|".join(layout.POSITIONS) if sinusoidal else "",
-        without=_without(
-            norm_first, embedding_norm, use_bias, layout.BIAS in tensors, not sinusoidal
-        ),
+        without="|".join(pattern for pattern, has in parts.items() if not has),
         scale=layout.scale(specification, d_model) * d_model**-0.5,
         settings={
             "activation": layout.activation(specification),
@@ -100,27 +105,8 @@ def table_of(model: Transformer) -> Table:
         },
         special=special,
         copies=copies,
-        without=_without(model.norm_first, model.embedding_norm, model.use_bias),
         parts=layout.PARTS,
     )
-
-
-def _without(
-    norm_first: bool,
-    embedding_norm: bool,
-    use_bias: bool,
-    output_bias: bool = True,
-    positions: bool = True,
-) -> str:
-    """Returns the pattern of the paths that a model with these settings does not have."""
-    found = {
-        r"(en|de)coder_norm/\w+": norm_first,
-        r"\w+_embedding_norm/\w+": embedding_norm,
-        r"\w+/\w+_attention/\w+/bias": use_bias,
-        r"\w+/output_bias": output_bias,
-        r"\w+_positions/embeddings": positions,
-    }
-    return "|".join(pattern for pattern, has in found.items() if not has)
 
 
 def vocabulary(folder: pathlib.Path, config: Mapping[str, Any]) -> pieces.Vocabulary:

@@ -18,7 +18,6 @@ from keras_transformer.models import CausalTransformer
 
 __all__ = ["load", "load_model", "row_orders"]
 
-PREFIX = "transformer."  # of a model that was saved with its language model head
 # GPT-2's matrices are (inputs, outputs), like ours.
 TENSORS = {
     "transformer.wte.weight": "token_embedding/embeddings",
@@ -37,6 +36,7 @@ CONFIG = checkpoint.HuggingFace(
     sizes=("vocab_size", "n_embd", "n_head", "n_positions"),
     layers=("n_layer",),
     ids=("bos_token_id", "eos_token_id"),
+    more_sizes=("n_inner",),
     defaults={
         "activation_function": "gelu_new",
         "attn_pdrop": 0.1,
@@ -58,31 +58,30 @@ CONFIG = checkpoint.HuggingFace(
 NEVER = -1e4
 
 
-def _read_config(folder: pathlib.Path) -> dict[str, Any]:
-    config = CONFIG.read_config(folder)
-    config["n_inner"] = config["n_inner"] or 4 * config["n_embd"]
-    return config
-
-
-def _read_tensors(folder: pathlib.Path, config: dict[str, Any]) -> Arrays:
-    tensors = CONFIG.read_tensors(folder, config, ["n_inner"])
+def _read_files(folder: pathlib.Path) -> tuple[dict[str, Any], Arrays]:
+    config, tensors = CONFIG.read_files(folder)
     if "wte.weight" in tensors:  # saved without the language model head
-        return {f"{PREFIX}{name}": array for name, array in tensors.items()}
-    return tensors
+        tensors = {f"transformer.{name}": array for name, array in tensors.items()}
+    return config, tensors
 
 
-def _table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any]) -> Table:
+def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any]) -> Table:
     begin, end = config["bos_token_id"], config["eos_token_id"]
+    d_model, length = config["n_embd"], config["n_positions"]
     return Table(
         TENSORS,
-        sizes={"D": config["n_embd"], "F": config["n_inner"], "Q": config["n_positions"]},
+        sizes={
+            "D": config["n_embd"],
+            "F": config["n_inner"] or 4 * config["n_embd"],
+            "Q": config["n_positions"],
+        },
         layers={"decoder": config["n_layer"]},
         num_heads=config["n_head"],
         special=[(config["vocab_size"], None, None, begin, end)],
         copies=checkpoint.tied(config, "lm_head.weight", "transformer.wte.weight"),
         spare=r"transformer\.h\.\d+\.attn\.(masked_)?bias",
         transposed=False,
-        scale=config["n_embd"] ** -0.5,
+        scale=d_model**-0.5,
         never=NEVER,
         model=CausalTransformer,
         settings={
@@ -90,7 +89,7 @@ def _table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any]) -> 
             "attention_dropout": config["attn_pdrop"],
             "activation": checkpoint.activation(config, "activation_function"),
             "norm_first": True,
-            "positions": LearnedPositionEncoding(config["n_positions"]),
+            "positions": LearnedPositionEncoding(length),
             "epsilon": config["layer_norm_epsilon"],
         },
     )
@@ -101,5 +100,5 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabula
     return pieces.Vocabulary(lambda orders: pieces.renumbered_json(read, orders[0]))
 
 
-ORIGIN = Origin("gpt2", _read_config, _read_tensors, _table, _vocabulary)
+ORIGIN = Origin("gpt2", _read_files, make_table, _vocabulary)
 load_model, load, row_orders = ORIGIN.load_model, ORIGIN.load, ORIGIN.row_orders

@@ -82,6 +82,10 @@ class HubModel(DigestRecord, DistributedModel):
             table[theirs] = ours
         return table[np.asarray(ids)]
 
+    def initial_cache(self, batch_size: Any, beam_width: Any = 1) -> Cache:
+        """Returns an empty `Cache`. Its values belong to hypotheses."""
+        return Cache(by_hypothesis=self._empty_cache(batch_size, beam_width))
+
     def get_config(self) -> dict[str, Any]:
         task = keras.saving.serialize_keras_object(self.task)
         task.pop("compile_config", None)  # Keras cannot repeat the `compile` of a task
@@ -175,10 +179,6 @@ class HubCausalModel(HubModel):
         """Returns an empty memory: a language model has no encoder."""
         return ()
 
-    def initial_cache(self, batch_size: Any, beam_width: Any = 1) -> Cache:
-        """Returns an empty `Cache`. Its values belong to hypotheses."""
-        return Cache(by_hypothesis=self._empty_cache(batch_size, beam_width))
-
     def decode_step(
         self, ids: Tensor, position: Tensor, memory: Any, cache: Cache
     ) -> tuple[Tensor, Cache]:
@@ -246,10 +246,6 @@ class HubSeq2SeqModel(HubModel):
             cross_attention_cache_update_index=0,
         )[3]
         return hidden, mask, cross
-
-    def initial_cache(self, batch_size: Any, beam_width: Any = 1) -> Cache:
-        """Returns an empty `Cache`. Its values belong to hypotheses."""
-        return Cache(by_hypothesis=self._empty_cache(batch_size, beam_width))
 
     def decode_step(
         self, ids: Tensor, position: Tensor, memory: Any, cache: Cache

@@ -37,6 +37,7 @@ CONFIG = checkpoint.HuggingFace(
     sizes=("vocab_size", "d_model", *PAIRS[0], *PAIRS[1]),
     layers=("encoder_layers", "decoder_layers"),
     ids=("pad_token_id", "eos_token_id", "decoder_start_token_id"),
+    more_sizes=("decoder_vocab_size",),
     defaults={
         "activation_function": "gelu",
         "attention_dropout": 0.0,
@@ -54,8 +55,8 @@ EPSILON = 1e-5
 MOST_POSITIONS = 65_536
 
 
-def _read_config(folder: pathlib.Path) -> dict[str, Any]:
-    config = CONFIG.read_config(folder)
+def _read_files(folder: pathlib.Path) -> tuple[dict[str, Any], Arrays]:
+    config, tensors = CONFIG.read_files(folder)
     for pair in PAIRS:
         if config[pair[0]] != config[pair[1]]:
             raise ValueError(
@@ -63,21 +64,18 @@ def _read_config(folder: pathlib.Path) -> dict[str, Any]:
                 "our model have the same heads and feed-forward networks."
             )
     config["decoder_vocab_size"] = config["decoder_vocab_size"] or config["vocab_size"]
-    return config
-
-
-def _read_tensors(folder: pathlib.Path, config: dict[str, Any]) -> Arrays:
-    tensors = CONFIG.read_tensors(folder, config, ["decoder_vocab_size"])
     if config["max_position_embeddings"] > MOST_POSITIONS:  # the table need not be in the file
         raise ValueError(
             f"{folder / 'config.json'} says "
             f"max_position_embeddings={config['max_position_embeddings']}, but at most "
             f"{MOST_POSITIONS} are supported."
         )
-    return tensors
+    return config, tensors
 
 
-def table(config: dict[str, Any], tensors: Mapping[str, Any], options: dict[str, Any]) -> Table:
+def make_table(
+    config: dict[str, Any], tensors: Mapping[str, Any], options: dict[str, Any]
+) -> Table:
     """Returns the table of a complete configuration."""
     d_model, length = config["d_model"], config["max_position_embeddings"]
     special = [config[f"{name}_token_id"] for name in ("pad", "unk", "decoder_start", "eos")]
@@ -127,5 +125,5 @@ def _read_vocabulary(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str,
     return ids
 
 
-ORIGIN = Origin("marian", _read_config, _read_tensors, table, _vocabulary)
+ORIGIN = Origin("marian", _read_files, make_table, _vocabulary)
 load_model, load, row_orders = ORIGIN.load_model, ORIGIN.load, ORIGIN.row_orders

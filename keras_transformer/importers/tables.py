@@ -250,15 +250,16 @@ class Table:
             )
         return {name: tensors[name] for name in places}
 
-    def write(self, arrays: Mapping[str, Array], orders: Mapping[str, Ids]) -> Arrays:
+    def write(
+        self, arrays: Mapping[str, Array], orders: Mapping[str, Ids], zeros: bool = False
+    ) -> Arrays:
         """Returns a dict from the origin's name to array, the inverse of `read`.
-
-        Biases that our model does not have become zeros.
 
         Args:
             arrays: dict from our path to array.
             orders: dict from the letter of an axis to our number of each of the origin's rows or
                 channels. Other axes stay.
+            zeros: whether biases that our model does not have become zeros, or are left out.
         """
         tensors: Arrays = {}
         for name, place in self.places().items():
@@ -267,7 +268,7 @@ class Table:
             if parts:
                 array = np.concatenate(parts, axis=-1)
                 tensors[name] = np.ascontiguousarray(array.T if place.transposed else array)
-            else:
+            elif zeros:
                 tensors[name] = np.zeros(self.shape(place), np.float32)
         return tensors
 
@@ -358,8 +359,7 @@ class Origin:
 
     Attributes:
         name: str, the name of the importer; in Hugging Face's layout the "model_type".
-        read_config: function from the folder to its checked configuration.
-        read_tensors: function from the folder and the configuration to a dict of all tensors.
+        read_files: function from the folder to its checked configuration and a dict of all tensors.
         table: function from the configuration, the tensors and the user's options to the `Table`.
             It removes the options that are not arguments of the model. `unknown` in the
             configuration is the attribute of the `Vocabulary`.
@@ -368,8 +368,7 @@ class Origin:
     """
 
     name: str
-    read_config: Callable[[pathlib.Path], dict[str, Any]]
-    read_tensors: Callable[[pathlib.Path, dict[str, Any]], Arrays]
+    read_files: Callable[[pathlib.Path], tuple[dict[str, Any], Arrays]]
     table: Callable[[dict[str, Any], Arrays, dict[str, Any]], Table]
     vocabulary: Callable[[pathlib.Path, dict[str, Any]], Vocabulary]
     file: str = "config.json"
@@ -442,8 +441,7 @@ class Origin:
         Options that are not arguments of the model are removed from `options`.
         """
         folder = pathlib.Path(folder)
-        config = self.read_config(folder)
-        tensors = self.read_tensors(folder, config)
+        config, tensors = self.read_files(folder)
         vocabulary = self.vocabulary(folder, config) if tokenizers else Vocabulary(lambda _: None)
         config["unknown"] = vocabulary.unknown
         return self.table(config, tensors, options), tensors, vocabulary

@@ -96,7 +96,7 @@ def read_settings(folder: StrPath) -> SpeechSettings:
         ValueError: a value is of another type, or an id is not in the vocabulary.
     """
     path = pathlib.Path(folder) / "generation_config.json"
-    order = mapping.row_order(*_special(_read_config(pathlib.Path(folder))))
+    order = mapping.row_order(*_special(CONFIG.read_config(pathlib.Path(folder))))
     read = checkpoint.read_json(path)
     languages = {
         language_code(name): id
@@ -112,27 +112,23 @@ def read_settings(folder: StrPath) -> SpeechSettings:
     )
 
 
-def _read_config(folder: pathlib.Path) -> dict[str, Any]:
-    config = CONFIG.read_config(folder)
+def _special(config: Mapping[str, Any]) -> Special:
+    """Returns the number of Whisper's ids and its special ids."""
     if config["vocab_size"] > MOST_IDS:
         raise ValueError(
             f"config.json says vocab_size={config['vocab_size']}, but at most {MOST_IDS:,} ids are "
             "supported. Copy it again."
         )
+    begin, end = config["decoder_start_token_id"], config["eos_token_id"]
+    return config["vocab_size"], None, None, begin, end
+
+
+def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any]) -> Table:
     if config["encoder_ffn_dim"] != config["decoder_ffn_dim"]:
         raise ValueError(
             f"encoder_ffn_dim and decoder_ffn_dim are {config['encoder_ffn_dim']} and "
             f"{config['decoder_ffn_dim']}, but this importer reads sides of one size only."
         )
-    return config
-
-
-def _special(config: Mapping[str, Any]) -> Special:
-    begin, end = config["decoder_start_token_id"], config["eos_token_id"]
-    return config["vocab_size"], None, None, begin, end
-
-
-def _table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any]) -> Table:
     keys = [
         f"model.{side}.layers.{i}.{attention}.k_proj.bias"
         for side in ("encoder", "decoder")
@@ -228,5 +224,5 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> Vocabulary:
     return Vocabulary(lambda orders: make_tokenizer(folder, orders[0]))
 
 
-ORIGIN = Origin("whisper", _read_config, CONFIG.read_tensors, _table, _vocabulary)
+ORIGIN = Origin("whisper", CONFIG.read_files, make_table, _vocabulary)
 load_model, load, row_orders = ORIGIN.load_model, ORIGIN.load, ORIGIN.row_orders

@@ -23,8 +23,14 @@ def origins(tmp_path_factory):
     return table.made(tmp_path_factory)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("name", [name for name in CASES if name != "bert"])
+# fairseq does not count padding in positions, and we do.
+SIDES = {name: ["right"] if name.startswith("fairseq") else ["left", "right"] for name in CASES}
+
+
+@pytest.mark.parametrize(
+    "name, side",
+    [(name, side) for name, sides in SIDES.items() for side in sides if name != "bert"],
+)
 def test_hidden_states_and_logits_equal_transformers(origins, name, side):
     origin = origins(name)
     inputs = origin.inputs(7, side)
@@ -85,7 +91,7 @@ def test_every_tensor_is_checked(origins, name, damage, tmp_path):
 
 WRONG = {
     "marian": [
-        ({"decoder_ffn_dim": 48}, r"encoder_ffn_dim and decoder_ffn_dim are \[24, 48\]"),
+        ({"decoder_ffn_dim": 32}, r"encoder_ffn_dim and decoder_ffn_dim are \[24, 32\]"),
         ({"d_model": None}, r"lacks \['d_model'\]"),
         ({"activation_function": "quick"}, "activation_function is 'quick'"),
         ({"normalize_before": True}, "normalize_before=True"),
