@@ -23,7 +23,7 @@ def opus(tmp_path_factory):
 @pytest.mark.parametrize("precision", tiers.quick(["float32", "int8"], "float32"))
 def test_onnx_runtime_equals_generate(opus, precision, tmp_path):
     """int8 with float logits writes most of these short texts alike."""
-    source = published.ids(len(opus.source))
+    source = published.ids(len(opus.orders[0]))
     reduced = {} if precision == "float32" else {"keep_float": ["token_embedding"]}
     export_onnx(
         opus.ours,
