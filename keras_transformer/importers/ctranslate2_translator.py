@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_transformer.importers import ctranslate2_layout as layout
 from keras_transformer.importers import pieces
-from keras_transformer.importers.tables import Arrays, Special, Table
+from keras_transformer.importers.tables import Arrays, Special, Table, equal
 from keras_transformer.layers.positions import LearnedPositionEncoding, SinusoidalPositionEncoding
 from keras_transformer.models import Transformer
 
@@ -42,13 +42,11 @@ def make_table(config: Mapping[str, Any], tensors: Arrays) -> Table:
     specification, known = config["specification"], layout.sizes(config["specification"])
     d_model = known["sizes"]["D"]
     special, unknown = _special(config), config["unknown"]
-    same = special[0] == special[1] and unknown[0] == unknown[1]
     source, target = layout.TABLES
-    copies = {}
-    if same and np.array_equal(tensors.get(source), tensors[target]):
-        special, copies = special[:1], {source: target}
-    if np.array_equal(tensors.get(layout.KERNEL), tensors[target]):
-        copies[layout.KERNEL] = target
+    copies = equal(tensors, {source: target, layout.KERNEL: target})
+    if special[0] != special[1] or unknown[0] != unknown[1]:
+        copies.pop(source, None)
+    special = special[:1] if source in copies else special
     norm_first = bool(layout.setting(specification, "pre_norm", 1))
     embedding_norm = "encoder/layernorm_embedding/gamma" in tensors
     use_bias = "encoder/layer_0/self_attention/linear_0/bias" in tensors

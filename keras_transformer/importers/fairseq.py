@@ -12,9 +12,7 @@ checkpoint also holds pickled settings. Reading them runs code, so read only fil
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from keras_transformer.importers.tables import Table, count_layers, half_sinusoids, shape_of
+from keras_transformer.importers.tables import Table, count_layers, equal, half_sinusoids, shape_of
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import Transformer
 from keras_transformer.types import Array
@@ -82,21 +80,19 @@ def load_model(
     embeddings = [f"{side}.embed_tokens.weight" for side in SIDES]
     (source, d_model), (target, _) = (shape_of(state, name, 2, advice) for name in embeddings)
     d_ff, _ = shape_of(state, "encoder.layers.0.fc1.weight", 2, advice)
-    output, copies = "decoder.output_projection.weight", {}
-    shared = np.array_equal(*(state[name] for name in embeddings))
-    if shared:
-        copies[embeddings[1]] = embeddings[0]
-    if np.array_equal(state[embeddings[1]], state.get(output, state[embeddings[1]])):
-        copies[output] = embeddings[1]
+    output = "decoder.output_projection.weight"
+    state = {output: state[embeddings[1]], **state}  # tied files may lack it
+    copies = equal(state, {embeddings[1]: embeddings[0], output: embeddings[1]})
     positions = _positions(state, max_length, d_model)
     length = min(map(len, positions.values()))
     norm_first = "encoder.layer_norm.weight" in state
+    sizes = [source] if embeddings[1] in copies else [source, target]
     table = Table(
         TENSORS,
         sizes={"D": d_model, "F": d_ff, "P": length, "Q": length},
         layers={side: count_layers(state, f"{side}.layers.") for side in SIDES},
         num_heads=num_heads,
-        special=[(size, *SPECIAL) for size in ([source] if shared else [source, target])],
+        special=[(size, *SPECIAL) for size in sizes],
         copies=copies,
         spare=r"(encoder|decoder)\.(version|embed_positions\._float_tensor)",
         without="" if norm_first else r"(en|de)coder_norm/\w+",

@@ -12,9 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from keras_transformer.importers.tables import Table, count_layers, shape_of
+from keras_transformer.importers.tables import Table, count_layers, equal, shape_of
 from keras_transformer.models import Transformer
 from keras_transformer.types import Array
 
@@ -89,11 +87,8 @@ def load_model(
     (source, d_model), (target, _) = (shape_of(state, name, 2, advice) for name in tables)
     d_ff, _ = shape_of(state, f"{BLOCKS['encoder']}.0.feed_forward.w_1.weight", 2, advice)
     shape_of(state, "generator.weight", 2, advice)
-    copies, sizes = {}, [source, target]
-    if np.array_equal(state[tables[0]], state[tables[1]]):
-        copies, sizes = {tables[1]: tables[0]}, [source]
-    if np.array_equal(state["generator.weight"], state[tables[1]]):
-        copies["generator.weight"] = tables[1]
+    copies = equal(state, {tables[1]: tables[0], "generator.weight": tables[1]})
+    sizes = [source] if tables[1] in copies else [source, target]
     table = Table(
         TENSORS,
         sizes={"D": d_model, "F": d_ff},

@@ -334,6 +334,15 @@ def shape_of(tensors: Mapping[str, Array], name: str, rank: int, advice: str) ->
     return tensors[name].shape
 
 
+def equal(tensors: Mapping[str, Array], pairs: Mapping[str, str]) -> dict[str, str]:
+    """Returns the pairs of a copy and its original that are equal in a file."""
+    return {
+        copy: original
+        for copy, original in pairs.items()
+        if np.array_equal(tensors.get(copy), tensors.get(original))
+    }
+
+
 def count_layers(state: Iterable[str], start: str) -> int:
     """Returns the number of layers with weights in a state, `START` and a number; at least 1."""
     matches = (re.match(rf"{re.escape(start)}(\d+)\D", name) for name in state)
