@@ -12,6 +12,7 @@ import pathlib
 from typing import Any
 
 from keras_transformer.importers import checkpoint, pieces
+from keras_transformer.importers.mapping import NEVER_LOW
 from keras_transformer.importers.tables import Arrays, Origin, Table
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import CausalTransformer
@@ -54,8 +55,6 @@ CONFIG = checkpoint.HuggingFace(
         "scale_attn_weights": True,
     },
 )
-# The logit bias of rows that GPT-2 lacks. Its logits are about -100; the bias must be far below.
-NEVER = -1e4
 
 
 def _read_files(folder: pathlib.Path) -> tuple[dict[str, Any], Arrays]:
@@ -82,7 +81,7 @@ def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any])
         spare=r"transformer\.h\.\d+\.attn\.(masked_)?bias",
         transposed=False,
         scale=d_model**-0.5,
-        never=NEVER,
+        never=NEVER_LOW,
         model=CausalTransformer,
         settings={
             "dropout": config["resid_pdrop"],

@@ -22,9 +22,6 @@ from keras_transformer.special_ids import PAD_ID
 from keras_transformer.training.distribution import DistributedModel
 from keras_transformer.types import Array, Ids, Tensor
 
-# The logit bias of rows that the task lacks, as far below all logits as in `gpt2`.
-NEVER = -1e4
-
 
 class HubModel(DigestRecord, DistributedModel):
     """Base class of both kinds of models, with the ids and the cache of hypotheses.
@@ -110,7 +107,7 @@ class HubModel(DigestRecord, DistributedModel):
     def _logits(self, logits: Tensor) -> Tensor:
         """Returns our logits (..., V) float32 for KerasHub's (..., U)."""
         logits = ops.take(ops.cast(logits, "float32"), np.maximum(self.order, 0), axis=-1)
-        return logits + mapping.logit_bias(self.order, never=NEVER)
+        return logits + mapping.logit_bias(self.order, never=mapping.NEVER_LOW)
 
     def _empty_cache(self, *shape: Any, slots: Any = 0) -> Tensor:
         """Returns a cache without tokens, (*shape, N, 2, slots, H, K)."""

@@ -21,6 +21,8 @@ ABSENT = -1  # in an order: a row that the origin does not have
 # The logit bias of tokens that must never be generated: exp(-100) is negligible in float32. A
 # larger bias would distort losses with smoothed labels, and the scale of compared exports.
 NEVER = -100.0
+# The same for origins whose logits may be far below 0, such as GPT-2's, which are about -100.
+NEVER_LOW = -1e4
 
 
 def assign_weights(model: keras.Model, arrays: Mapping[str, Array]) -> None:

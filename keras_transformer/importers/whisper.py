@@ -81,8 +81,6 @@ MOST_IDS = 1_000_000
 EPSILON = 1e-5
 KERNEL_SIZE = 3  # of both convolutions
 STRIDES = 1, 2
-# The logit bias of rows that Whisper lacks. Its logits may lie far below 0.
-NEVER = -1e4
 
 
 def read_settings(folder: StrPath) -> SpeechSettings:
@@ -162,7 +160,7 @@ def common(config: Mapping[str, Any]) -> dict[str, Any]:
         "layers": {side: config[f"{side}_layers"] for side in ("encoder", "decoder")},
         "num_heads": config["decoder_attention_heads"],
         "scale": config["d_model"] ** -0.5,
-        "never": NEVER,
+        "never": mapping.NEVER_LOW,
         "model": functools.partial(_make_model, config),
         "settings": {
             "dropout": config["dropout"],

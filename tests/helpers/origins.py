@@ -14,7 +14,7 @@ from helpers import published, whisper_folder
 from helpers.published import torch, transformers
 
 from keras_transformer.importers import bert, fairseq, gpt2, marian, whisper
-from keras_transformer.importers.mapping import NEVER, row_order
+from keras_transformer.importers.mapping import NEVER, NEVER_LOW, row_order
 
 MAX_LENGTH = 11
 START = [2, 44, 47, 51]  # begin, <|en|>, <|transcribe|>, <|notimestamps|> in our numbering
@@ -131,8 +131,8 @@ def case(make, importer, *arguments, **options):
     return Case(functools.partial(make, **options), importer, *arguments)
 
 
-GPT2_CASE = (gpt2, "transformer.h.1.mlp.c_fc.weight", "target", gpt2.NEVER)
-WHISPER_CASE = (whisper, Case._field_defaults["matrix"], "features", whisper.NEVER)
+GPT2_CASE = (gpt2, "transformer.h.1.mlp.c_fc.weight", "target", NEVER_LOW)
+WHISPER_CASE = (whisper, Case._field_defaults["matrix"], "features", NEVER_LOW)
 CASES = {
     "marian": case(marian_model, marian),
     "marian: other ids, no scale": case(
