@@ -103,7 +103,7 @@ def main():
     encoder = bert.load_sentence_encoder(args.folder)
     _, tokenizer = bert.load(args.folder)
     ids = subjects.source_ids(tokenizer, lines)
-    order = bert.row_order(bert.read_config(args.folder), bert.read_vocabulary(args.folder))
+    (order,) = bert.row_orders(args.folder)
     origin = Tokenizer.from_file(str(args.folder / "tokenizer.json"))
     origin.no_padding()
     pairs = zip(ids, lines, strict=True)

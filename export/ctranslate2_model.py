@@ -8,7 +8,7 @@ Shapes: B sentences, T tokens of the longest, D d_model, V vocabulary, P positio
 
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ctranslate2
@@ -32,22 +32,15 @@ from keras_transformer.export.encoder_decoder import (
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.staging import ExportError, Progress, staged
+from keras_transformer.importers import ctranslate2_translator
+from keras_transformer.importers.activations import TO_CTRANSLATE2
 from keras_transformer.importers.mapping import NEVER
-from keras_transformer.layers.blocks import gelu_sigmoid, gelu_tanh
 from keras_transformer.models import Transformer
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.types import Array, StrPath
+from keras_transformer.types import StrPath
 
-ACTIVATIONS = {
-    keras.activations.relu: "RELU",
-    keras.activations.silu: "SWISH",
-    keras.activations.gelu: "GELU",
-    gelu_tanh: "GELUTanh",
-    gelu_sigmoid: "GELUSigmoid",
-    keras.activations.tanh: "Tanh",
-}
 PRECISIONS = ("float32", "float16", "bfloat16", "int16", "int8")
 MODEL_FILE = "model.bin"
 VOCABULARIES = [f"{side}_vocabulary.json" for side in ("shared", "source", "target")]
@@ -112,7 +105,7 @@ def export_ctranslate2(
     if tolerance is None:
         tolerance = comparison.TOLERANCES["float32" if precision == "float32" else "int8"]
     max_length = positions_to_write(model, max_length, POSITIONS)
-    refuse("CTranslate2", differences(model, ACTIVATIONS))
+    refuse("CTranslate2", differences(model, TO_CTRANSLATE2))
     model = as_float32(model)
     sizes = model.vocab_size, model.target_vocab_size or model.vocab_size
     words = vocabulary(sizes[0], tokenizer), vocabulary(sizes[1], target_tokenizer or tokenizer)
@@ -156,80 +149,30 @@ def _register(spec: Any, words: Sequence[list[str]], model: Transformer) -> None
 
 
 def _specification(model: Transformer, max_length: int) -> Any:
-    """Returns the `TransformerSpec` with the weights, found by path."""
-    weights = weights_of(model)
-    activation = ACTIVATIONS[keras.activations.get(model.activation)]
+    """Returns the `TransformerSpec` with all weights."""
+    number = TO_CTRANSLATE2[keras.activations.get(model.activation)]
     spec = specs.TransformerSpec.from_config(
         depths(model),
         model.num_heads,
         pre_norm=model.norm_first,
-        activation=getattr(specs.common_spec.Activation, activation),
+        activation=specs.common_spec.Activation(number),
         layernorm_embedding=model.embedding_norm,
     )
-    sides = (
-        (spec.encoder, "encoder", "source", spec.encoder.embeddings[0]),
-        (spec.decoder, "decoder", "target", spec.decoder.embeddings),
-    )
-    name = "token_embedding"
-    for (stack, side, text, embeddings), table in zip(
-        sides, position_tables(model, max_length), strict=True
+    table, arrays = ctranslate2_translator.table_of(model), weights_of(model)
+    for text, positions in zip(
+        ("source", "target"), position_tables(model, max_length), strict=True
     ):
-        if model.target_vocab_size is not None:
-            name = f"{text}_embedding"
-        embeddings.weight = weights[f"{name}/embeddings"]
-        stack.position_encodings.encodings = table
-        if model.norm_first:
-            _set_norm(stack.layer_norm, weights, f"{side}_norm")
-        if model.embedding_norm:
-            _set_norm(stack.layernorm_embedding, weights, f"{text}_embedding_norm")
-        for i, layer in enumerate(stack.layer):
-            _set_block(layer, weights, f"{side}_block_{i}")
-    _set_projection(spec.decoder, weights, name)
+        arrays[f"{text}_positions/embeddings"] = positions
+    path, size = f"{table.logits}/output_bias", model.target_vocab_size or model.vocab_size
+    arrays[path] = arrays.get(path, np.zeros(size, np.float32)).copy()
+    arrays[path][[PAD_ID, BEGIN_ID]] = NEVER
+    tensors = table.write(arrays, {})
+    for copy, original in table.copies.items():
+        tensors[copy] = tensors[original]
+    for name, array in tensors.items():
+        layer, _, attribute = name.rpartition("/")
+        setattr(specs.model_spec.index_spec(spec, layer), attribute, array)
     return spec
-
-
-def _set_projection(decoder: Any, weights: Mapping[str, Array], name: str) -> None:
-    """Sets the matrix and the bias of the logits."""
-    decoder.projection.weight = decoder.embeddings.weight
-    if f"{name}/output_kernel" in weights:
-        decoder.projection.weight = np.ascontiguousarray(weights[f"{name}/output_kernel"].T)
-    size = len(decoder.projection.weight)
-    bias = weights.get(f"{name}/output_bias", np.zeros(size, np.float32)).copy()
-    bias[[PAD_ID, BEGIN_ID]] = NEVER
-    decoder.projection.bias = bias
-
-
-def _set_block(layer: Any, weights: Mapping[str, Array], name: str) -> None:
-    """Sets one block. CTranslate2 joins the projections that read the same input."""
-    _set_attention(layer.self_attention, weights, f"{name}/self_attention", [3])
-    if hasattr(layer, "attention"):
-        _set_attention(layer.attention, weights, f"{name}/cross_attention", [1, 2])
-    _set_linear(layer.ffn.linear_0, weights, [f"{name}/feed_forward/hidden"])
-    _set_linear(layer.ffn.linear_1, weights, [f"{name}/feed_forward/output"])
-    _set_norm(layer.ffn.layer_norm, weights, f"{name}/feed_forward_norm")
-
-
-def _set_attention(
-    attention: Any, weights: Mapping[str, Array], name: str, joined: Sequence[int]
-) -> None:
-    """Sets query, key and value, `joined` of them per product, then the output projection."""
-    names = [f"{name}/{part}" for part in ("query", "key", "value")]
-    for linear, count in zip(attention.linear, joined, strict=False):
-        _set_linear(linear, weights, names[:count])
-        names = names[count:]
-    _set_linear(attention.linear[-1], weights, [f"{name}/output"])
-    _set_norm(attention.layer_norm, weights, f"{name}_norm")
-
-
-def _set_linear(linear: Any, weights: Mapping[str, Array], names: Sequence[str]) -> None:
-    """Sets joined projections. CTranslate2 computes x W^T, so kernels are transposed."""
-    linear.weight = np.concatenate([weights[f"{name}/kernel"].T for name in names])
-    if f"{names[0]}/bias" in weights:
-        linear.bias = np.concatenate([weights[f"{name}/bias"] for name in names])
-
-
-def _set_norm(norm: Any, weights: Mapping[str, Array], name: str) -> None:
-    norm.gamma, norm.beta = weights[f"{name}/gamma"], weights[f"{name}/beta"]
 
 
 def _prove(

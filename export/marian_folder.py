@@ -30,22 +30,15 @@ from keras_transformer.export.encoder_decoder import (
 )
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.staging import ExportError, Progress, staged
-from keras_transformer.importers import mapping, marian, pieces
-from keras_transformer.layers.blocks import gelu_sigmoid, gelu_tanh
+from keras_transformer.importers import marian, pieces
+from keras_transformer.importers.activations import TO_HUGGING_FACE
+from keras_transformer.importers.tables import half_sinusoids
 from keras_transformer.models import Transformer
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, StrPath
 
-ACTIVATIONS = {
-    keras.activations.relu: "relu",
-    keras.activations.silu: "swish",
-    keras.activations.gelu: "gelu",
-    gelu_tanh: "gelu_new",
-    gelu_sigmoid: "quick_gelu",
-    keras.activations.tanh: "tanh",
-}
 WEIGHTS_FILE = "model.safetensors"
 SPM_FILES = ("source.spm", "target.spm")
 VOCABULARIES = ("vocab.json", "target_vocab.json")
@@ -56,19 +49,6 @@ FILES = (
 )
 # Positions of a model without a limit, as in OPUS-MT.
 POSITIONS = 512
-# End of a weight's path -> its axis of d_model channels.
-CHANNELS = {
-    "query/kernel": 0,
-    "key/kernel": 0,
-    "value/kernel": 0,
-    "hidden/kernel": 0,
-    "output/kernel": 1,
-    "output/bias": 0,
-    "gamma": 0,
-    "beta": 0,
-    "embeddings": 1,
-    "output_kernel": 0,
-}
 # Largest difference of logits after reading back, relative to their size.
 TOLERANCE = 1e-5
 
@@ -112,7 +92,7 @@ def export_marian(
     if tokenizer is None:
         raise TypeError("A Marian folder contains a vocabulary: pass tokenizer, a Tokenizer.")
     max_length = positions_to_write(model, max_length, POSITIONS)
-    refuse("A Marian folder", differences(model, ACTIVATIONS) + _more_differences(model))
+    refuse("A Marian folder", differences(model, TO_HUGGING_FACE) + _more_differences(model))
     model = as_float32(model)
     order = _channel_order(model, max_length)
     tokenizers = tokenizer, target_tokenizer or tokenizer
@@ -147,7 +127,7 @@ def _more_differences(model: Transformer) -> list[str]:
 
 def _channel_order(model: Transformer, length: int) -> Array:
     """Returns our channel for each of Marian's (D,); raises `ValueError` for other positions."""
-    theirs = marian.half_sinusoids(length, model.d_model)  # (P, D)
+    theirs = half_sinusoids(length, model.d_model, model.d_model // 2)  # (P, D)
     same = np.arange(model.d_model)
     for order in (same, np.r_[same[::2], same[1::2]]):
         if all(np.allclose(t[:, order], theirs, atol=1e-3) for t in position_tables(model, length)):
@@ -234,7 +214,7 @@ def _config(model: Transformer, max_length: int) -> dict[str, Any]:
         "decoder_attention_heads": model.num_heads,
         "encoder_ffn_dim": model.d_ff,
         "decoder_ffn_dim": model.d_ff,
-        "activation_function": ACTIVATIONS[keras.activations.get(model.activation)],
+        "activation_function": TO_HUGGING_FACE[keras.activations.get(model.activation)],
         "dropout": model.dropout,
         "attention_dropout": model.attention_dropout,
         "activation_dropout": 0.0,
@@ -277,36 +257,18 @@ def _tokenizer_config(model: Transformer, max_length: int) -> dict[str, Any]:
 
 
 def _tensors(model: Transformer, config: dict[str, Any], order: Array) -> dict[str, Array]:
-    """Returns all weights with Marian's names and order of channels."""
-    arrays = {path: _in_order(path, array, order) for path, array in weights_of(model).items()}
-    blocks = mapping.encoder_decoder_blocks("model.", depths(model), model.d_model, model.d_ff)
-    tensors = mapping.unmapped(arrays, blocks)
+    """Returns all weights with Marian's names and order of channels and rows."""
     shared = config["share_encoder_decoder_embeddings"]
-    owners = {"encoder": "source_embedding", "decoder": "target_embedding"}
-    if shared:
-        owners = dict.fromkeys(owners, "token_embedding")
-    tables = {f"model.{side}.embed_tokens.weight": own for side, own in owners.items()}
-    if shared:
-        copies = {} if model.tie_output else tables  # untied, `transformers` copies no table
-        tables = {"model.shared.weight": "token_embedding", **copies}
-    for name, own in tables.items():
-        table = arrays[f"{own}/embeddings"]
-        tensors[name] = table[marian_rows(len(table), shared)]
-    own = owners["decoder"]  # its table also computes logits
-    rows = marian_rows(len(arrays[f"{own}/embeddings"]), shared)
-    if not model.tie_output:
-        tensors["lm_head.weight"] = np.ascontiguousarray(arrays[f"{own}/output_kernel"].T[rows])
-    nothing = np.zeros(len(rows) + 1, np.float32)
-    bias = arrays.get(f"{own}/output_bias", nothing)
-    return {**tensors, "final_logits_bias": bias[None, rows]}
-
-
-def _in_order(path: str, array: Array, order: Array) -> Array:
-    """Returns a weight with its channels in Marian's order."""
-    for end, axis in CHANNELS.items():
-        if path.endswith(f"/{end}"):
-            return np.take(array, order, axis)
-    return array
+    sizes = {"V": model.vocab_size, "T": model.target_vocab_size or model.vocab_size}
+    orders = {axis: np.array(marian_rows(size, shared)) for axis, size in sizes.items()}
+    table = marian.make_table({**config, "unknown": (0, 0)}, {}, {})
+    tensors = table.write(weights_of(model), {**orders, "D": order}, zeros=True)
+    for name in marian.POSITIONS:  # sinusoids, which readers compute
+        del tensors[name]
+    if shared and not model.tie_output:  # untied, `transformers` copies no table
+        tensors |= dict.fromkeys(marian.TABLES, tensors[marian.SHARED])
+    tensors["final_logits_bias"] = tensors["final_logits_bias"][None]
+    return tensors
 
 
 def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:

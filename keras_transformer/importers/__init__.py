@@ -1,15 +1,19 @@
 """Importers convert weights that were trained elsewhere to weights of our models.
 
-The origins are `bergamot`, `bert`, `ctranslate2`, `fairseq`, `gpt2`, `marian`, `opennmt`,
-`torch_transformer` and `whisper`. `keras_hub` copies no weights: its models (`hub_model`) share the
-layers of KerasHub. The origins share the readers of files (`checkpoint`, `marian_binary`), the
-mapping and assignment of tensors (`mapping`), and tokenizers with our ids (`pieces`,
-`speech_tokens`). `bert_heads` has the heads of `bert`, and `trial` runs a sentence through the
-export of an import.
+An origin is a table of its tensors and their places in our models, of its special ids and settings.
+`tables` reads any table: it accounts for every tensor, makes the model and assigns the weights.
+Exporters read the same tables backwards. The origins are `bergamot`, `bert`, `ctranslate2`,
+`fairseq`, `gpt2`, `marian`, `opennmt`, `torch_transformer` and `whisper`. `keras_hub` copies no
+weights: its models (`hub_model`) share the layers of KerasHub.
+
+Readers of files give named tensors to a table: `checkpoint`, `marian_binary`, `ctranslate2_binary`.
+`mapping` has the order of special rows and the assignment of weights, `activations` their names,
+`pieces` and `speech_tokens` tokenizers with our ids. `bert_heads` has the heads of `bert`, and
+`trial` runs a sentence through the export of an import.
 
 Importers need NumPy, Keras and this package, and `safetensors` to read a file. They need the
-origin's library only for KerasHub and for PyTorch's own files. A new importer is one file that maps
-the names of the origin to our paths and calls `assign_weights`, and its name below.
+origin's library only for KerasHub and for PyTorch's own files. A new origin is one file with a
+table, such as `gpt2`, and its name below; the documentation of the weights has an example.
 """
 
 from keras_transformer.importers import (

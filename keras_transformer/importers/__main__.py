@@ -26,11 +26,12 @@ from keras_transformer.export.command import (
     warnings_in_shell,
 )
 from keras_transformer.files import whole_folder
+from keras_transformer.importers.checkpoint import FILES
 from keras_transformer.types import StrPath
 
 MODEL, HEAD = "model.keras", "head.json"
 TOKENIZER, TARGET_TOKENIZER = "tokenizer.model", "target_tokenizer.model"
-ORIGINS = ("bergamot", "bert", "ctranslate2", "gpt2", "marian", "whisper")
+ORIGINS = sorted(FILES)
 # The options of an export. The origin has the tokenizers and the head.
 SEARCH: Options = {
     "beam_width": (WITH_SEARCH, "of the search (1: greedy)", SEARCHES["beam_width"][2]),

@@ -2,33 +2,34 @@
 
 `architectures` in `config.json` names a class of `transformers`, which `CLASSES` lists.
 `modules.json` of Sentence-Transformers lists modules that run one after the other. A new head is
-one line in `CLASSES` and one function that returns its outputs and weights.
+one line in `CLASSES` and one function that returns its outputs.
 
 Shapes: B batch, S tokens, C classes, D d_model, V vocabulary.
 """
 
+import functools
 import json
 import pathlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from keras import layers
 
 from keras_transformer.export.artefact.task_heads import (
     Classification,
+    FeatureExtraction,
     Head,
     Heads,
     QuestionAnswering,
     TokenClassification,
 )
-from keras_transformer.importers import checkpoint, mapping
+from keras_transformer.importers import checkpoint
+from keras_transformer.importers.tables import Arrays, Table, shape_of
 from keras_transformer.layers.pooling import SequencePooling
-from keras_transformer.types import Ids, StrPath, Tensor
+from keras_transformer.types import Array, StrPath, Tensor
 
 Config: TypeAlias = Mapping[str, Any]
-# Outputs of the model, and arrays of the head's weights by our paths.
-Built: TypeAlias = tuple[Any, mapping.Arrays]
 MULTI_LABEL = "multi_label_classification"
 POOLINGS = ("cls", "max", "mean")  # in the order in which Sentence-Transformers joins them
 # Modules of folders without `modules.json`: types and folders.
@@ -53,66 +54,45 @@ def labels(config: Config) -> list[str]:
     return [str(names[number]) for number in numbers]
 
 
-def _pooled(vectors: Tensor, config: Config) -> tuple[Tensor, mapping.Targets]:
-    """Returns BERT's pooled vector (B, D) of the first token, and its targets."""
-    d_model = config["hidden_size"]
-    pooled = layers.Dense(d_model, "tanh", name="pooler")(vectors[:, 0])
-    return pooled, mapping.linear("pooler.dense", d_model, d_model, "pooler")
+def _pooled(vectors: Tensor, config: Config) -> Tensor:
+    """Returns BERT's pooled vector (B, D) of the first token."""
+    return layers.Dense(config["hidden_size"], "tanh", name="pooler")(vectors[:, 0])
 
 
-def _linear(x: Tensor, config: Config, name: str, size: int) -> tuple[Tensor, mapping.Targets]:
-    """Returns float32 logits of a linear layer after dropout, and its targets."""
+def _linear(x: Tensor, config: Config, name: str, size: int) -> Tensor:
+    """Returns float32 logits of a linear layer after dropout."""
     rate = config.get("classifier_dropout")
     x = layers.Dropout(config["hidden_dropout_prob"] if rate is None else rate)(x)
-    logits = layers.Dense(size, dtype="float32", name=name)(x)
-    return logits, mapping.linear(name, config["hidden_size"], size, name)
+    return layers.Dense(size, dtype="float32", name=name)(x)
 
 
-def _classes(vectors: Tensor, config: Config, tensors: mapping.Arrays, order: Ids) -> Built:
+def _classes(vectors: Tensor, config: Config) -> Any:
     """Logits (B, C) of the pooled vector; for several labels at once a dict of logits (B, 1)."""
     names = labels(config)
-    pooled, targets = _pooled(vectors, config)
-    logits, more = _linear(pooled, config, "classifier", len(names))
-    targets |= more
-    outputs: Any = logits
+    logits = _linear(_pooled(vectors, config), config, "classifier", len(names))
     if config.get("problem_type") == MULTI_LABEL:
-        outputs = {name: logits[:, i : i + 1] for i, name in enumerate(names)}
-    return outputs, mapping.mapped(mapping.checked(tensors, targets), targets)
+        return {name: logits[:, i : i + 1] for i, name in enumerate(names)}
+    return logits
 
 
-def _tags(vectors: Tensor, config: Config, tensors: mapping.Arrays, order: Ids) -> Built:
+def _tags(vectors: Tensor, config: Config) -> Tensor:
     """Logits (B, S, C)."""
-    logits, targets = _linear(vectors, config, "classifier", len(labels(config)))
-    return logits, mapping.mapped(mapping.checked(tensors, targets), targets)
+    return _linear(vectors, config, "classifier", len(labels(config)))
 
 
-def _answer(vectors: Tensor, config: Config, tensors: mapping.Arrays, order: Ids) -> Built:
+def _answer(vectors: Tensor, config: Config) -> dict[str, Tensor]:
     """Logits (B, S) of the first and of the last token of an answer."""
-    logits, targets = _linear(vectors, {**config, "hidden_dropout_prob": 0.0}, "qa_outputs", 2)
-    outputs = {"start": logits[..., 0], "end": logits[..., 1]}
-    return outputs, mapping.mapped(mapping.checked(tensors, targets), targets)
+    logits = _linear(vectors, {**config, "hidden_dropout_prob": 0.0}, "qa_outputs", 2)
+    return {"start": logits[..., 0], "end": logits[..., 1]}
 
 
-def _words(vectors: Tensor, config: Config, tensors: mapping.Arrays, order: Ids) -> Built:
+def _words(vectors: Tensor, config: Config) -> Tensor:
     """Logits (B, S, V) of the masked words. Their matrix is a copy of the embedding."""
-    d_model, size = config["hidden_size"], config["vocab_size"]
-    start = "cls.predictions."
     activation = checkpoint.activation(config, "hidden_act")
-    x = layers.Dense(d_model, activation, name="transform")(vectors)
+    x = layers.Dense(config["hidden_size"], activation, name="transform")(vectors)
     epsilon = config["layer_norm_eps"]
     x = layers.LayerNormalization(epsilon=epsilon, name="transform_norm")(x)
-    logits = layers.Dense(size, dtype="float32", name="words")(x)
-    targets = mapping.linear(f"{start}transform.dense", d_model, d_model, "transform")
-    targets |= mapping.norm(f"{start}transform.LayerNorm", d_model, "transform_norm")
-    targets[f"{start}decoder.weight"] = mapping.Target((size, d_model), ("words/kernel",), True)
-    targets[f"{start}bias"] = mapping.Target((size,), ("words/bias",))
-    tensors = dict(tensors)
-    if f"{start}decoder.bias" in tensors:  # the layer adds this one
-        tensors[f"{start}bias"] = tensors.pop(f"{start}decoder.bias")
-    checked = mapping.checked(tensors, targets)
-    for name in (f"{start}decoder.weight", f"{start}bias"):
-        checked[name] = mapping.rows(checked[name], order)
-    return logits, mapping.mapped(checked, targets)
+    return layers.Dense(config["vocab_size"], dtype="float32", name="words")(x)
 
 
 def _head_of_classes(config: Config) -> Head | None:
@@ -124,40 +104,59 @@ def _head_of_classes(config: Config) -> Head | None:
 
 
 class Class(NamedTuple):
-    """A class of `transformers` with a head.
+    """A head: a class of `transformers`, or the modules of a sentence encoder.
 
     Attributes:
-        tensors: the starts of the names of the head's tensors.
-        build: function of the encoder's output, the configuration, these tensors and the order of
-            the rows, which returns `Built`.
+        tensors: dict from the head's tensors and layers to our layers, as in `tables.Table`.
+        build: function of the encoder's output (B, S, D) and the configuration, which returns the
+            outputs of the model.
         head: function of the configuration, which returns the `Head` of an export or `None`.
+        classes: function of the configuration, which returns the number of classes C.
         segments: whether the class may read two texts in a row.
+        arrays: dict from our path to array, of weights in other files.
     """
 
-    tensors: tuple[str, ...]
-    build: Callable[[Tensor, Config, mapping.Arrays, Ids], Built]
+    tensors: Mapping[str, str]
+    build: Callable[[Tensor, Config], Any]
     head: Callable[[Config], Head | None]
+    classes: Callable[[Config], int] = lambda config: len(labels(config))
     segments: bool = False
+    arrays: Mapping[str, Array] = {}
 
 
-_MASKED = Class(("cls.predictions.",), _words, lambda config: None)
+WORDS = {
+    "cls.predictions.transform.dense.*": "transform",
+    "cls.predictions.transform.LayerNorm.*": "transform_norm",
+    "cls.predictions.decoder.weight": "words/kernel",
+    "cls.predictions.bias": "words/bias",
+}
+_MASKED = Class(WORDS, _words, lambda config: None)
 CLASSES = {
     "BertForMaskedLM": _MASKED,
     "BertForPreTraining": _MASKED,
     "BertForQuestionAnswering": Class(
-        ("qa_outputs.",), _answer, lambda config: QuestionAnswering(), segments=True
+        {"qa_outputs.*": "qa_outputs"},
+        _answer,
+        lambda config: QuestionAnswering(),
+        lambda config: 2,
+        segments=True,
     ),
     "BertForSequenceClassification": Class(
-        ("pooler.", "classifier."), _classes, _head_of_classes, segments=True
+        {"pooler.dense.*": "pooler", "classifier.*": "classifier"},
+        _classes,
+        _head_of_classes,
+        segments=True,
     ),
     "BertForTokenClassification": Class(
-        ("classifier.",), _tags, lambda config: TokenClassification(labels(config))
+        {"classifier.*": "classifier"}, _tags, lambda config: TokenClassification(labels(config))
     ),
 }
 
 
-def described(config: Config) -> Class | None:
-    """Returns the class that `architectures` names, or `None`."""
+def described(folder: pathlib.Path, config: Config) -> Class | None:
+    """Returns the head that `modules.json` or `architectures` describes, or `None`."""
+    if (folder / "modules.json").exists():
+        return sentences(folder)
     names = config.get("architectures") or []
     if not isinstance(names, list):
         raise ValueError(
@@ -194,25 +193,34 @@ def read_modules(folder: StrPath) -> list[tuple[str, str]]:
     return found
 
 
-def sentence_outputs(folder: StrPath, vectors: Tensor) -> Built:
-    """Runs the modules of a sentence encoder on the encoder's output (B, S, D)."""
-    x, arrays = vectors, {}
+def sentences(folder: pathlib.Path) -> Class:
+    """Returns the head of a sentence encoder."""
+    steps: list[Callable[[Tensor], Tensor]] = []
+    arrays: Arrays = {}
     modules = read_modules(folder)[1:]
     for number, (name, place) in enumerate(modules):
-        last = {"name": "vector"} if number == len(modules) - 1 else {}
-        path = pathlib.Path(folder) / pathlib.PurePath(place).name
+        path = folder / pathlib.PurePath(place).name
         if name == "Pooling":
-            x = _pool(path / "config.json", x)
+            steps.append(functools.partial(_pool, _poolings(path / "config.json")))
         elif name == "Dense":
-            x, more = _dense(path, x, f"dense_{number}")
+            layer, more = _dense(path, f"dense_{number}")
+            steps.append(layer)
             arrays |= more
         else:
-            x = layers.UnitNormalization(dtype="float32", **last)(x)
-    return x, arrays
+            last = {"name": "vector"} if number == len(modules) - 1 else {}
+            steps.append(layers.UnitNormalization(dtype="float32", **last))
+
+    def build(vectors: Tensor, config: Config) -> Tensor:
+        warn_of_texts(folder)
+        for step in steps:
+            vectors = step(vectors)
+        return vectors
+
+    return Class({}, build, lambda config: FeatureExtraction(), lambda config: 0, arrays=arrays)
 
 
-def _pool(path: pathlib.Path, vectors: Tensor) -> Tensor:
-    """Returns the pooled vectors (B, D) of a module's configuration; the mean without a file."""
+def _poolings(path: pathlib.Path) -> list[str]:
+    """Returns the poolings of a module's configuration; the mean without a file."""
     read = checkpoint.read_json(path) if path.exists() else {"pooling_mode": "mean"}
     start = "pooling_mode_"
     ends = {f"{start}{name}_token{'' if name == 'cls' else 's'}": name for name in POOLINGS}
@@ -221,16 +229,20 @@ def _pool(path: pathlib.Path, vectors: Tensor) -> Tensor:
     asked += [given] if isinstance(given, str) else given
     if not asked or not {*asked} <= {*POOLINGS}:
         raise ValueError(f"{path} asks for {asked}, but only {', '.join(POOLINGS)} are supported.")
+    return [name for name in POOLINGS if name in asked]
+
+
+def _pool(names: Sequence[str], vectors: Tensor) -> Tensor:
+    """Returns the pooled vectors (B, D), joined."""
     parts = [
         vectors[:, 0] if name == "cls" else SequencePooling(name, name=name)(vectors)
-        for name in POOLINGS
-        if name in asked
+        for name in names
     ]
     return parts[0] if len(parts) == 1 else layers.Concatenate(name="poolings")(parts)
 
 
-def _dense(folder: pathlib.Path, x: Tensor, ours: str) -> Built:
-    """Returns the output and weights of a Dense module."""
+def _dense(folder: pathlib.Path, ours: str) -> tuple[layers.Dense, Arrays]:
+    """Returns the layer of a Dense module, and its weights by our paths."""
     read = checkpoint.read_json(folder / "config.json")
     name = str(read.get("activation_function", "Tanh")).rpartition(".")[2]
     if name not in DENSE_ACTIVATIONS:
@@ -238,14 +250,11 @@ def _dense(folder: pathlib.Path, x: Tensor, ours: str) -> Built:
             f"{folder / 'config.json'} has the activation {name!r:.100}, but must have one of "
             f"{sorted(DENSE_ACTIVATIONS)}."
         )
-    tensors = checkpoint.read_tensors(folder)
-    rows = len(tensors.get("linear.weight", []))
-    targets = mapping.linear("linear", x.shape[-1], rows, ours)
-    if not (use_bias := read.get("bias", True)):
-        del targets["linear.bias"]
-    arrays = mapping.mapped(mapping.checked(tensors, targets), targets)
-    dense = layers.Dense(rows, DENSE_ACTIVATIONS[name], use_bias=use_bias, name=ours)
-    return dense(x), arrays
+    tensors, use_bias = checkpoint.read_tensors(folder), read.get("bias", True)
+    outputs, inputs = shape_of(tensors, "linear.weight", 2, "Copy the folder again.")
+    sizes, without = {"D": inputs, "C": outputs}, "" if use_bias else ".*/bias"
+    arrays = Table({"linear.*": ours}, sizes, without=without).read(tensors)
+    return layers.Dense(outputs, DENSE_ACTIVATIONS[name], use_bias=use_bias, name=ours), arrays
 
 
 def warn_of_texts(folder: StrPath) -> None:
@@ -257,11 +266,11 @@ def warn_of_texts(folder: StrPath) -> None:
         warnings.warn(
             f"{path} has prompts, which are no part of the model: {found}. Put the prompt before "
             "each text yourself.",
-            stacklevel=4,
+            stacklevel=2,
         )
     path = path.with_name("sentence_bert_config.json")
     if path.exists() and checkpoint.read_json(path).get("do_lower_case"):
         warnings.warn(
             f"{path} says do_lower_case, which is no part of the model. Pass texts in lower case.",
-            stacklevel=4,
+            stacklevel=2,
         )

@@ -7,31 +7,17 @@ file is a pickle: PyTorch loads only weights, and refuses code in it.
 import json
 import pathlib
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from keras_transformer.layers.blocks import gelu_sigmoid, gelu_tanh
+from keras_transformer.importers import activations
 from keras_transformer.types import Array, StrPath, Tensor
 
-# From Hugging Face's names of activations to names of Keras, or functions.
-ACTIVATIONS: dict[str, str | Callable[[Tensor], Tensor]] = {
-    "gelu": "gelu",
-    "gelu_new": gelu_tanh,
-    "gelu_python": "gelu",
-    "gelu_pytorch_tanh": gelu_tanh,
-    "quick_gelu": gelu_sigmoid,
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-}
-
-# By the importer: a pattern of a file that its folders hold.
-FILES = {"bergamot": "model*.bin", "ctranslate2": "model.bin"} | dict.fromkeys(
-    ("bert", "gpt2", "marian", "whisper"), "config.json"
-)
+# By origin: a pattern of a file that its folders hold. `tables.Origin` adds its entry.
+FILES: dict[str, str] = {}
 
 
 def check_origin(folder: StrPath, origin: str) -> None:
@@ -76,50 +62,69 @@ def _origin_of(folder: pathlib.Path) -> str | None:
     return kind if isinstance(kind, str) and FILES.get(kind) == config.name else None
 
 
-def read_config(
-    folder: StrPath,
-    model_type: str,
-    needed: Sequence[str],
-    defaults: Mapping[str, Any],
-    fixed: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Reads the configuration of a checkpoint.
+@dataclass(frozen=True)
+class HuggingFace:
+    """The files of a model in Hugging Face's layout: its configuration and its tensors.
 
-    Args:
-        folder: str or path-like.
+    Attributes:
         model_type: str, the expected architecture, such as "marian".
-        needed: names of sizes and ids, integers of at least 0. None of them may be null.
+        sizes: names of lengths of axes, and of numbers that divide an axis.
+        layers: names of numbers of layers.
+        more_sizes: names of sizes that have a default.
+        ids: names of ids. Sizes, layers and ids are integers of at least 0, and never null.
         defaults: dict of values that `config.json` may omit. A given value must have the type of
             its default; where the default is `None` it must be an integer.
         fixed: dict of the only values that our model supports.
-
-    Raises:
-        OSError: the folder or its `config.json` is missing.
-        ValueError: the file is not a JSON object, describes another architecture, lacks a value, or
-            has a value of another type or one that our model does not support.
     """
-    check_origin(folder, model_type)
-    path = pathlib.Path(folder) / "config.json"
-    read = read_json(path)
-    config = {**defaults, **{n: v for n, v in read.items() if v is not None or n in needed}}
-    found = config.get("model_type")
-    if found != model_type:
-        raise ValueError(
-            f"{path} describes the architecture {_short(found)}, but this importer reads "
-            f"{model_type!r}. No importer reads that one: {', '.join(sorted(FILES))} exist."
-        )
-    missing = [name for name in needed if config.get(name) is None]
-    if missing:
-        raise ValueError(f"{path} lacks {missing}, which the model needs.")
-    for name, expected in (fixed or {}).items():
-        if config.get(name, expected) != expected:
+
+    model_type: str
+    sizes: tuple[str, ...]
+    layers: tuple[str, ...]
+    ids: tuple[str, ...] = ()
+    more_sizes: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def read_config(self, folder: pathlib.Path) -> dict[str, Any]:
+        """Reads and checks `config.json`.
+
+        Raises:
+            OSError: the folder or the file is missing.
+            ValueError: a folder of another origin; or the file is not a JSON object, describes
+                another architecture, lacks a value, or has a value of another type or one that our
+                model does not support.
+        """
+        check_origin(folder, self.model_type)
+        path, needed = folder / "config.json", (*self.sizes, *self.layers, *self.ids)
+        read = read_json(path)
+        given = {name: value for name, value in read.items() if value is not None or name in needed}
+        config = {**self.defaults, **given}
+        found = config.get("model_type")
+        if found != self.model_type:
             raise ValueError(
-                f"{path} says {name}={_short(config[name])}, but our model supports only "
-                f"{expected!r}."
+                f"{path} describes the architecture {_short(found)}, but this importer reads "
+                f"{self.model_type!r}. No importer reads that one: {', '.join(sorted(FILES))} "
+                "exist."
             )
-    for name in (*needed, *defaults):
-        _check_kind(path, name, config[name], defaults.get(name))
-    return config
+        missing = [name for name in needed if config.get(name) is None]
+        if missing:
+            raise ValueError(f"{path} lacks {missing}, which the model needs.")
+        for name, expected in self.fixed.items():
+            if config.get(name, expected) != expected:
+                raise ValueError(
+                    f"{path} says {name}={_short(config[name])}, but our model supports only "
+                    f"{expected!r}."
+                )
+        for name in (*needed, *self.defaults):
+            _check_kind(path, name, config[name], self.defaults.get(name))
+        return config
+
+    def read_files(self, folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Reads the configuration and all tensors by name, and compares their sizes."""
+        config, tensors = self.read_config(folder), read_tensors(folder)
+        sizes = [name for name in (*self.sizes, *self.more_sizes) if config[name] is not None]
+        check_sizes(folder / "config.json", config, tensors, sizes, self.layers)
+        return config, tensors
 
 
 def _check_kind(path: pathlib.Path, name: str, value: object, default: object) -> None:
@@ -190,11 +195,12 @@ def check_ids(path: StrPath, ids: Any) -> dict[str, int]:
 
 def activation(config: Mapping[str, Any], name: str) -> str | Callable[[Tensor], Tensor]:
     """Returns our name of the activation `config[name]`, or its function."""
-    if config[name] not in ACTIVATIONS:
-        raise ValueError(
-            f"{name} is {_short(config[name])}, but must be one of {sorted(ACTIVATIONS)}."
-        )
-    return ACTIVATIONS[config[name]]
+    return activations.named(activations.HUGGING_FACE, config[name], name)
+
+
+def tied(config: Mapping[str, Any], kernel: str, table: str) -> dict[str, str]:
+    """Returns the copies of `tables.Table`: the matrix of the logits, if it is the embedding's."""
+    return {kernel: table} if config["tie_word_embeddings"] else {}
 
 
 def read_tensors(folder: StrPath) -> dict[str, Array]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_transformer.importers.marian_binary import Reader
+from keras_transformer.importers.marian_binary import Reader, parsed
 from keras_transformer.types import Array, StrPath
 
 VERSION = 6
@@ -54,10 +54,7 @@ def read_model(path: StrPath) -> Specification:
     >>> read_model("model.bin").name  # doctest: +SKIP
     'WhisperSpec'
     """
-    try:
-        return _read_model(Reader(path))
-    except ValueError as error:  # including invalid UTF-8
-        raise ValueError(f"{path} cannot be read as a model: {error}") from error
+    return parsed(path, "a model", _read_model)
 
 
 def _read_model(reader: Reader) -> Specification:

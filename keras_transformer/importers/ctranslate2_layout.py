@@ -1,33 +1,41 @@
-"""Settings, names of blocks and vocabularies in CTranslate2's folders.
-
-Shapes: D d_model, F d_ff.
-"""
+"""Settings, names of tensors and vocabularies in CTranslate2's folders."""
 
 import json
 import math
 import pathlib
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_transformer.importers import checkpoint, mapping
+from keras_transformer.importers import activations, checkpoint
 from keras_transformer.importers.ctranslate2_binary import Specification, read_model
-from keras_transformer.layers.blocks import gelu_sigmoid, gelu_tanh
-from keras_transformer.types import Array
+from keras_transformer.importers.tables import count_layers, shape_of
 
 MODEL_FILE = "model.bin"
-WHISPER, TRANSLATOR = "WhisperSpec", "TransformerSpec"
-REVISIONS = {WHISPER: 3, TRANSLATOR: 7}
-# From CTranslate2's numbers of activations to names of Keras, or functions. 4 is another GELU.
-ACTIVATIONS: dict[int, str | Callable[..., Any]] = {
-    0: "relu",
-    1: gelu_tanh,
-    2: "silu",
-    3: "gelu",
-    4: gelu_sigmoid,
-    5: "tanh",
-    6: "sigmoid",
+REVISIONS = {"WhisperSpec": 3, "TransformerSpec": 7}
+# Both kinds of models. Projections that read the same input are joined.
+TENSORS = {
+    "@/layer_#/self_attention/linear_0/*": "@_block_#/self_attention/{query,key,value}",
+    "@/layer_#/self_attention/linear_1/*": "@_block_#/self_attention/output",
+    "@/layer_#/self_attention/layer_norm/*": "@_block_#/self_attention_norm",
+    "decoder/layer_#/attention/linear_0/*": "decoder_block_#/cross_attention/query",
+    "decoder/layer_#/attention/linear_1/*": "decoder_block_#/cross_attention/{key,value}",
+    "decoder/layer_#/attention/linear_2/*": "decoder_block_#/cross_attention/output",
+    "decoder/layer_#/attention/layer_norm/*": "decoder_block_#/cross_attention_norm",
+    "@/layer_#/ffn/linear_0/*": "@_block_#/feed_forward/hidden",
+    "@/layer_#/ffn/linear_1/*": "@_block_#/feed_forward/output",
+    "@/layer_#/ffn/layer_norm/*": "@_block_#/feed_forward_norm",
+    "@/layer_norm/*": "@_norm",
+    "encoder/position_encodings/encodings": "source_positions/embeddings",
+    "decoder/position_encodings/encodings": "target_positions/embeddings",
+    "decoder/embeddings/weight": "target_embedding/embeddings",
+    "decoder/projection/weight": "target_embedding/output_kernel",
+    "decoder/projection/bias": "target_embedding/output_bias",
 }
+PARTS = {"kernel": "weight", "bias": "bias", "gamma": "gamma", "beta": "beta"}
+TABLES = ("encoder/embeddings_0/weight", "decoder/embeddings/weight")
+KERNEL, BIAS = "decoder/projection/weight", "decoder/projection/bias"
+POSITIONS = [f"{side}/position_encodings/encodings" for side in ("encoder", "decoder")]
+ADVICE = "Our model does not support this."
 # Settings that the importer reads; that must be 0; and that do not change the outputs.
 READ = {"activation", "num_heads", "pre_norm", "scale_embeddings", "start_from_zero_embedding"}
 ZERO = {"alibi", "multi_query_attention"}
@@ -85,78 +93,30 @@ def scale(specification: Specification, d_model: int) -> float:
     return scale
 
 
+def sizes(specification: Specification) -> dict[str, Any]:
+    """Returns the attributes of `Table` that the settings and the shapes of tensors determine."""
+    tensors = specification.tensors
+    _, d_model = shape_of(tensors, TABLES[1], 2, ADVICE)
+    d_ff, _ = shape_of(tensors, "encoder/layer_0/ffn/linear_0/weight", 2, ADVICE)
+    source, target = (shape_of(tensors, name, 2, ADVICE)[0] for name in POSITIONS)
+    return {
+        "sizes": {"D": d_model, "F": d_ff, "P": source, "Q": target},
+        "layers": {side: count_layers(tensors, f"{side}/layer_") for side in SIDES},
+        "parts": PARTS,
+    }
+
+
 def heads(specification: Specification, side: str) -> int:
-    heads = specification.scalars.get(f"{side}/num_heads")
-    if not isinstance(heads, int):
-        raise ValueError(f"{side}/num_heads must be an integer, but is {heads}.")
-    return heads
+    """Returns the number of heads of a side."""
+    number = specification.scalars.get(f"{side}/num_heads")
+    if not isinstance(number, int):
+        raise ValueError(f"{side}/num_heads must be an integer, but is {number}.")
+    return number
 
 
 def activation(specification: Specification) -> str | Callable[..., Any]:
     number = setting(specification, "activation", 0)
-    if number not in ACTIVATIONS:
-        raise ValueError(f"The activation is {number}, but must be one of {sorted(ACTIVATIONS)}.")
-    return ACTIVATIONS[int(number)]
-
-
-def block_targets(
-    tensors: Mapping[str, Array], d_model: int, d_ff: int, use_bias: bool
-) -> mapping.Targets:
-    """Returns the targets of all blocks."""
-    targets: mapping.Targets = {}
-    for side in SIDES:
-        for i in range(depth(tensors, side)):
-            theirs, ours = f"{side}/layer_{i}", f"{side}_block_{i}"
-            parts = {"self_attention": ("self_attention", [3, 1])}
-            if side == "decoder":
-                parts["attention"] = ("cross_attention", [1, 2, 1])
-            for part, (name, joined) in parts.items():
-                projections = [f"{ours}/{name}/{x}" for x in ("query", "key", "value", "output")]
-                for number, count in enumerate(joined):
-                    paths, projections = projections[:count], projections[count:]
-                    linear = f"{theirs}/{part}/linear_{number}"
-                    targets |= _linear(linear, d_model, count * d_model, paths, use_bias)
-                targets |= norm(f"{theirs}/{part}/layer_norm", d_model, f"{ours}/{name}_norm")
-            network, path = f"{theirs}/ffn", f"{ours}/feed_forward"
-            targets |= _linear(f"{network}/linear_0", d_model, d_ff, [f"{path}/hidden"])
-            targets |= _linear(f"{network}/linear_1", d_ff, d_model, [f"{path}/output"])
-            targets |= norm(f"{network}/layer_norm", d_model, f"{path}_norm")
-    return targets
-
-
-def _linear(
-    theirs: str, inputs: int, outputs: int, ours: Sequence[str], use_bias: bool = True
-) -> mapping.Targets:
-    """Returns the targets of layers in one matrix (outputs, inputs)."""
-    kernels = tuple(f"{name}/kernel" for name in ours)
-    targets = {f"{theirs}/weight": mapping.Target((outputs, inputs), kernels, transposed=True)}
-    if use_bias:
-        biases = tuple(f"{name}/bias" for name in ours)
-        targets[f"{theirs}/bias"] = mapping.Target((outputs,), biases)
-    return targets
-
-
-def norm(theirs: str, size: int, ours: str) -> mapping.Targets:
-    """Returns the targets of a layer normalization."""
-    return {
-        f"{theirs}/{part}": mapping.Target((size,), (f"{ours}/{part}",))
-        for part in ("gamma", "beta")
-    }
-
-
-def depth(tensors: Mapping[str, Array], side: str) -> int:
-    """Returns the number of blocks of a side; at least 1."""
-    matches = (re.match(rf"{side}/layer_(\d+)/", name) for name in tensors)
-    return max(1, len({match[1] for match in matches if match}))
-
-
-def shape(tensors: Mapping[str, Array], name: str, rank: int) -> tuple[int, ...]:
-    """Returns the shape of a required tensor."""
-    if name not in tensors or tensors[name].ndim != rank:
-        raise ValueError(
-            f"{name} is missing or does not have {rank} axes. Our model does not support this."
-        )
-    return tensors[name].shape
+    return activations.named(activations.CTRANSLATE2, number, "The activation")
 
 
 def ids(names: Sequence[str]) -> dict[str, int]:

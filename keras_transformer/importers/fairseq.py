@@ -7,24 +7,45 @@ with the end token, so the row of the begin token is a copy of it.
 
 The state is a dict of arrays, `{name: w.numpy() for name, w in checkpoint["model"].items()}`. The
 checkpoint also holds pickled settings. Reading them runs code, so read only files that you trust.
-
-Shapes: D d_model, F d_ff, U fairseq's vocabulary, V ours.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from keras_transformer.importers import mapping
+from keras_transformer.importers.tables import Table, count_layers, equal, half_sinusoids, shape_of
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import Transformer
-from keras_transformer.types import Array, Ids
+from keras_transformer.types import Array
 
 BEGIN, PAD, END, UNKNOWN = range(4)  # ids of every dictionary of fairseq
+SPECIAL = PAD, UNKNOWN, END, END  # for `mapping.row_order`
 OFFSET = PAD + 1  # fairseq's first position
-SPARE = re.compile(r"(encoder|decoder)\.(version|embed_positions\._float_tensor)")
+# Hugging Face's Marian and Whisper also use these names.
+NAMES = {
+    "@.layers.#.self_attn.q_proj.*": "@_block_#/self_attention/query",
+    "@.layers.#.self_attn.k_proj.*": "@_block_#/self_attention/key",
+    "@.layers.#.self_attn.v_proj.*": "@_block_#/self_attention/value",
+    "@.layers.#.self_attn.out_proj.*": "@_block_#/self_attention/output",
+    "@.layers.#.self_attn_layer_norm.*": "@_block_#/self_attention_norm",
+    "decoder.layers.#.encoder_attn.q_proj.*": "decoder_block_#/cross_attention/query",
+    "decoder.layers.#.encoder_attn.k_proj.*": "decoder_block_#/cross_attention/key",
+    "decoder.layers.#.encoder_attn.v_proj.*": "decoder_block_#/cross_attention/value",
+    "decoder.layers.#.encoder_attn.out_proj.*": "decoder_block_#/cross_attention/output",
+    "decoder.layers.#.encoder_attn_layer_norm.*": "decoder_block_#/cross_attention_norm",
+    "@.layers.#.fc1.*": "@_block_#/feed_forward/hidden",
+    "@.layers.#.fc2.*": "@_block_#/feed_forward/output",
+    "@.layers.#.final_layer_norm.*": "@_block_#/feed_forward_norm",
+    "@.layer_norm.*": "@_norm",
+    "encoder.embed_positions.weight": "source_positions/embeddings",
+    "decoder.embed_positions.weight": "target_positions/embeddings",
+}
+TENSORS = {
+    **NAMES,
+    "encoder.embed_tokens.weight": "source_embedding/embeddings",
+    "decoder.embed_tokens.weight": "target_embedding/embeddings",
+    "decoder.output_projection.weight": "target_embedding/output_kernel",
+}
+SIDES = ("encoder", "decoder")
 
 
 def load_model(
@@ -36,8 +57,8 @@ def load_model(
 ) -> Transformer:
     """Makes a `Transformer` with the weights of a fairseq translation model.
 
-    The state determines sizes, tied matrices and pre-norm. Ids are in our order; `row_order` gives
-    fairseq's ids.
+    The state determines sizes, tied matrices and pre-norm. Ids are in our order: `SPECIAL` has
+    fairseq's ids of padding, unknown, begin and end.
 
     Args:
         state: dict from name to array.
@@ -55,101 +76,37 @@ def load_model(
 
     >>> model = load_model(state, num_heads=8)  # doctest: +SKIP
     """
-    sizes = _sizes(state)
-    shared, tied, norm_first = sizes["shared"], sizes["tied"], sizes["norm_first"]
-    orders = [row_order(size) for size in sizes["vocabularies"]]
-    tables = {
-        side: _positions(state, name, max_length, sizes["d_model"])
-        for side, name in (("source", "encoder"), ("target", "decoder"))
-    }
-    targets = _targets(state, sizes)
-    copies = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"} if shared else {}
-    if tied:
-        copies["decoder.output_projection.weight"] = "decoder.embed_tokens.weight"
-    spare = [name for name in state if SPARE.fullmatch(name)]
-    spare += [f"{side}.embed_positions.weight" for side in ("encoder", "decoder")]
-    arrays = mapping.mapped(mapping.checked(state, targets, copies, spare), targets)
-    settings = {
-        "norm_first": norm_first,
-        "use_bias": True,
-        "tie_output": tied,
-        "output_bias": True,
-        "target_vocab_size": None if shared else len(orders[1]),
-        "positions": LearnedPositionEncoding(min(map(len, tables.values()))),
-    }
-    model = Transformer(
-        len(orders[0]),
-        sizes["layers"],
-        sizes["d_model"],
-        num_heads,
-        sizes["d_ff"],
-        **settings | options,
+    advice = "Pass the state of a fairseq translation model."
+    embeddings = [f"{side}.embed_tokens.weight" for side in SIDES]
+    (source, d_model), (target, _) = (shape_of(state, name, 2, advice) for name in embeddings)
+    d_ff, _ = shape_of(state, "encoder.layers.0.fc1.weight", 2, advice)
+    output = "decoder.output_projection.weight"
+    state = {output: state[embeddings[1]], **state}  # tied files may lack it
+    copies = equal(state, {embeddings[1]: embeddings[0], output: embeddings[1]})
+    positions = _positions(state, max_length, d_model)
+    length = min(map(len, positions.values()))
+    norm_first = "encoder.layer_norm.weight" in state
+    sizes = [source] if embeddings[1] in copies else [source, target]
+    table = Table(
+        TENSORS,
+        sizes={"D": d_model, "F": d_ff, "P": length, "Q": length},
+        layers={side: count_layers(state, f"{side}.layers.") for side in SIDES},
+        num_heads=num_heads,
+        special=[(size, *SPECIAL) for size in sizes],
+        copies=copies,
+        spare=r"(encoder|decoder)\.(version|embed_positions\._float_tensor)",
+        without="" if norm_first else r"(en|de)coder_norm/\w+",
+        scale=1.0 if scale_embedding else d_model**-0.5,
+        settings={"norm_first": norm_first, "positions": LearnedPositionEncoding(length)},
     )
-    for side, table in tables.items():
-        arrays[f"{side}_positions/embeddings"] = table[: model.max_length]
-    names = ["token_embedding"] if shared else ["source_embedding", "target_embedding"]
-    embeddings = [state[f"{side}.embed_tokens.weight"] for side in ("encoder", "decoder")]
-    block = f"decoder_block_{sizes['layers'][1] - 1}/feed_forward_norm"
-    arrays |= mapping.embedding_weights(
-        dict(zip(names, zip(embeddings, orders, strict=True), strict=False)),
-        kernel=None if tied else state["decoder.output_projection.weight"],
-        scale=1.0 if scale_embedding else sizes["d_model"] ** -0.5,
-        last_norm=mapping.norm_weights(arrays, "decoder_norm" if norm_first else block),
+    return table.build(
+        {**state, **{name: array[:length] for name, array in positions.items()}}, options
     )
-    mapping.assign_weights(model, arrays)
-    return model
 
 
-def row_order(size: int) -> Ids:
-    """Returns fairseq's ids of our rows, (V,), for a vocabulary of `size` ids."""
-    return mapping.row_order(size, PAD, UNKNOWN, END, END)
-
-
-def _sizes(state: Mapping[str, Array]) -> dict[str, Any]:
-    """Returns sizes and settings of a model, from the shapes and names of its tensors."""
-    tables = [f"{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
-    for name in (*tables, "encoder.layers.0.fc1.weight"):
-        if name not in state or state[name].ndim != 2:
-            raise ValueError(
-                f"{name} is missing or no matrix. Pass the state of a fairseq translation model."
-            )
-    source, target = (state[name] for name in tables)
-    output = state.get("decoder.output_projection.weight", target)
-    layers = tuple(mapping.count_layers(state, f"{side}.layers") for side in ("encoder", "decoder"))
-    return {
-        "d_model": source.shape[1],
-        "d_ff": state["encoder.layers.0.fc1.weight"].shape[0],
-        "layers": layers,
-        "vocabularies": (len(source), len(target)),
-        "shared": np.array_equal(source, target),
-        "tied": np.array_equal(target, output),
-        "norm_first": "encoder.layer_norm.weight" in state,
-    }
-
-
-def _targets(state: Mapping[str, Array], sizes: Mapping[str, Any]) -> mapping.Targets:
-    """Returns the targets of all tensors that must exist."""
-    d_model = sizes["d_model"]
-    targets = mapping.encoder_decoder_blocks("", sizes["layers"], d_model, sizes["d_ff"])
-    shapes = {"encoder.embed_tokens.weight": (sizes["vocabularies"][0], d_model)}
-    target = (sizes["vocabularies"][1], d_model)
-    if not sizes["shared"]:
-        shapes["decoder.embed_tokens.weight"] = target
-    if not sizes["tied"]:
-        shapes["decoder.output_projection.weight"] = target
-    targets |= {name: mapping.Target(shape) for name, shape in shapes.items()}
-    for side in ("encoder", "decoder"):
-        if sizes["norm_first"]:
-            targets |= mapping.norm(f"{side}.layer_norm", d_model, f"{side}_norm")
-    return targets
-
-
-def _positions(state: Mapping[str, Array], side: str, max_length: int, d_model: int) -> Array:
-    """Returns the table of positions (L, D) of one side, from fairseq's first position."""
-    learned = state.get(f"{side}.embed_positions.weight")
-    if learned is not None:
-        return learned[OFFSET:]
-    half = d_model // 2
-    frequencies = 10000.0 ** (-np.arange(half) / (half - 1))  # (D / 2,)
-    angles = np.arange(OFFSET, OFFSET + max_length)[:, None] * frequencies
-    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+def _positions(state: Mapping[str, Array], max_length: int, d_model: int) -> dict[str, Array]:
+    """Returns the tables of positions (L, D) by their names, from fairseq's first position."""
+    names = [f"{side}.embed_positions.weight" for side in SIDES]
+    if names[0] in state:
+        return {name: state[name][OFFSET:] for name in names}
+    return dict.fromkeys(names, half_sinusoids(max_length, d_model, d_model // 2 - 1, OFFSET))

@@ -22,9 +22,6 @@ from keras_transformer.special_ids import PAD_ID
 from keras_transformer.training.distribution import DistributedModel
 from keras_transformer.types import Array, Ids, Tensor
 
-# The logit bias of rows that the task lacks, as far below all logits as in `gpt2`.
-NEVER = -1e4
-
 
 class HubModel(DigestRecord, DistributedModel):
     """Base class of both kinds of models, with the ids and the cache of hypotheses.
@@ -82,6 +79,10 @@ class HubModel(DigestRecord, DistributedModel):
             table[theirs] = ours
         return table[np.asarray(ids)]
 
+    def initial_cache(self, batch_size: Any, beam_width: Any = 1) -> Cache:
+        """Returns an empty `Cache`. Its values belong to hypotheses."""
+        return Cache(by_hypothesis=self._empty_cache(batch_size, beam_width))
+
     def get_config(self) -> dict[str, Any]:
         task = keras.saving.serialize_keras_object(self.task)
         task.pop("compile_config", None)  # Keras cannot repeat the `compile` of a task
@@ -106,7 +107,7 @@ class HubModel(DigestRecord, DistributedModel):
     def _logits(self, logits: Tensor) -> Tensor:
         """Returns our logits (..., V) float32 for KerasHub's (..., U)."""
         logits = ops.take(ops.cast(logits, "float32"), np.maximum(self.order, 0), axis=-1)
-        return logits + mapping.logit_bias(self.order, never=NEVER)
+        return logits + mapping.logit_bias(self.order, never=mapping.NEVER_LOW)
 
     def _empty_cache(self, *shape: Any, slots: Any = 0) -> Tensor:
         """Returns a cache without tokens, (*shape, N, 2, slots, H, K)."""
@@ -175,10 +176,6 @@ class HubCausalModel(HubModel):
         """Returns an empty memory: a language model has no encoder."""
         return ()
 
-    def initial_cache(self, batch_size: Any, beam_width: Any = 1) -> Cache:
-        """Returns an empty `Cache`. Its values belong to hypotheses."""
-        return Cache(by_hypothesis=self._empty_cache(batch_size, beam_width))
-
     def decode_step(
         self, ids: Tensor, position: Tensor, memory: Any, cache: Cache
     ) -> tuple[Tensor, Cache]:
@@ -246,10 +243,6 @@ class HubSeq2SeqModel(HubModel):
             cross_attention_cache_update_index=0,
         )[3]
         return hidden, mask, cross
-
-    def initial_cache(self, batch_size: Any, beam_width: Any = 1) -> Cache:
-        """Returns an empty `Cache`. Its values belong to hypotheses."""
-        return Cache(by_hypothesis=self._empty_cache(batch_size, beam_width))
 
     def decode_step(
         self, ids: Tensor, position: Tensor, memory: Any, cache: Cache

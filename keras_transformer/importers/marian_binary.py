@@ -5,14 +5,15 @@ All numbers are little-endian. The files contain no code.
 
 import math
 import pathlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_transformer.types import Array, Ids, StrPath
 
+Content = TypeVar("Content")
 VERSION = 1
 CONFIG = "special:model.yml"
 FLOAT32, FLOAT16, INT8, INTGEMM8 = 0x404, 0x402, 0x101, 0x4101
@@ -41,6 +42,14 @@ class Reader:
         return numbers
 
 
+def parsed(path: StrPath, kind: str, parse: Callable[[Reader], Content]) -> Content:
+    """Returns the result of `parse` for a file. Raises `ValueError` that names the file."""
+    try:
+        return parse(Reader(path))
+    except ValueError as error:  # including invalid UTF-8
+        raise ValueError(f"{path} cannot be read as {kind}: {error}") from error
+
+
 def read_model(path: StrPath) -> tuple[dict[str, Array], dict[str, Any]]:
     """Reads the weights and the configuration of a model, `model.*.bin`.
 
@@ -59,10 +68,7 @@ def read_model(path: StrPath) -> tuple[dict[str, Array], dict[str, Any]]:
 
     >>> arrays, config = read_model("model.enpt.intgemm.alphas.bin")  # doctest: +SKIP
     """
-    try:
-        return _read_model(Reader(path))
-    except ValueError as error:  # including invalid UTF-8
-        raise ValueError(f"{path} cannot be read as a model: {error}") from error
+    return parsed(path, "a model", _read_model)
 
 
 def _read_model(reader: Reader) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -160,35 +166,18 @@ def _value(text: str) -> Any:
     return text.strip("\"'")
 
 
-class Shortlist:
+class Shortlist(NamedTuple):
     """The target ids that each source id allows: `lex.*.bin`.
 
-    Args:
+    Attributes:
         first_count: int; ids below this one are always allowed.
         offsets: (V + 1,) integers, the first index into `ids` for each source id.
         ids: integers, the allowed ids of all source ids, concatenated.
     """
 
-    def __init__(self, first_count: int, offsets: Ids, ids: Ids) -> None:
-        self.first_count: int = first_count
-        self.offsets: Ids = offsets
-        self.ids: Ids = ids
-
-    def candidates(self, source_ids: Iterable[int], vocab_size: int) -> Ids:
-        """Returns the ids, in order, that a source of these ids allows, end token included.
-
-        The lowest other ids fill them up to a multiple of 8, as in Marian.
-
-        Args:
-            source_ids: int (S,).
-            vocab_size: number of ids of the target.
-        """
-        chosen = np.zeros(vocab_size, bool)
-        chosen[: self.first_count] = True
-        for source_id in source_ids:
-            chosen[self.ids[self.offsets[source_id] : self.offsets[source_id + 1]]] = True
-        chosen[np.flatnonzero(~chosen)[: -chosen.sum() % 8]] = True
-        return np.flatnonzero(chosen)
+    first_count: int
+    offsets: Ids
+    ids: Ids
 
 
 def read_shortlist(path: StrPath) -> Shortlist:
@@ -198,10 +187,7 @@ def read_shortlist(path: StrPath) -> Shortlist:
         ValueError: a file of another format, a truncated file, or a wrong checksum. The message
             names the file.
     """
-    try:
-        return _read_shortlist(Reader(path))
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read as a lexical shortlist: {error}") from error
+    return parsed(path, "a lexical shortlist", _read_shortlist)
 
 
 def _read_shortlist(reader: Reader) -> Shortlist:

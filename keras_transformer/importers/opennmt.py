@@ -6,39 +6,55 @@ unless the training data had one; with `reads_end=False` the model masks out the
 `Translator` adds.
 
 The states are dicts of arrays, `{name: tensor.numpy() for name, tensor in state.items()}`.
-
-Shapes: D d_model, F d_ff, U OpenNMT-py's vocabulary, V ours.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from keras_transformer.importers import mapping
+from keras_transformer.importers.tables import Table, count_layers, equal, shape_of
 from keras_transformer.models import Transformer
-from keras_transformer.types import Array, Ids
+from keras_transformer.types import Array
 
 UNKNOWN, PAD, BEGIN, END = range(4)  # ids of every vocabulary of OpenNMT-py
+SPECIAL = PAD, UNKNOWN, BEGIN, END  # for `mapping.row_order`
 EPSILON = 1e-6
 TABLE = "{}.embeddings.make_embedding.emb_luts.0.weight"
-SPARE = re.compile(r"(encoder|decoder)\.embeddings\.make_embedding\.pe\.pe")
 ATTENTION = {
     "linear_query": "query",
     "linear_keys": "key",
     "linear_values": "value",
     "final_linear": "output",
 }
-# Of each side: the prefix of its blocks, and the norms of its attentions.
-SIDES = {
-    "encoder": ("encoder.transformer", {"self_attn": "layer_norm"}),
-    "decoder": (
-        "decoder.transformer_layers",
-        {"self_attn": "layer_norm_1", "context_attn": "layer_norm_2"},
-    ),
+BLOCKS = {"encoder": "encoder.transformer", "decoder": "decoder.transformer_layers"}
+TENSORS = {
+    **{
+        f"{start}.#.self_attn.{theirs}.*": f"{side}_block_#/self_attention/{ours}"
+        for side, start in BLOCKS.items()
+        for theirs, ours in ATTENTION.items()
+    },
+    **{
+        f"{BLOCKS['decoder']}.#.context_attn.{theirs}.*": f"decoder_block_#/cross_attention/{ours}"
+        for theirs, ours in ATTENTION.items()
+    },
+    **{
+        f"{start}.#.feed_forward.{theirs}.*": f"{side}_block_#/{ours}"
+        for side, start in BLOCKS.items()
+        for theirs, ours in {
+            "w_1": "feed_forward/hidden",
+            "w_2": "feed_forward/output",
+            "layer_norm": "feed_forward_norm",
+        }.items()
+    },
+    f"{BLOCKS['encoder']}.#.layer_norm.*": "encoder_block_#/self_attention_norm",
+    f"{BLOCKS['decoder']}.#.layer_norm_1.*": "decoder_block_#/self_attention_norm",
+    f"{BLOCKS['decoder']}.#.layer_norm_2.*": "decoder_block_#/cross_attention_norm",
+    "@.layer_norm.*": "@_norm",
+    TABLE.format("encoder"): "source_embedding/embeddings",
+    TABLE.format("decoder"): "target_embedding/embeddings",
+    "generator.weight": "target_embedding/output_kernel",
+    "generator.bias": "target_embedding/output_bias",
 }
-OURS = {"self_attn": "self_attention", "context_attn": "cross_attention"}
 
 
 def load_model(
@@ -46,8 +62,8 @@ def load_model(
 ) -> Transformer:
     """Makes a `Transformer` with the weights of an OpenNMT-py translation model.
 
-    The states determine sizes and tied matrices. Ids are in our order; `row_order` gives
-    OpenNMT-py's ids.
+    The states determine sizes and tied matrices. Ids are in our order: `SPECIAL`
+    has OpenNMT-py's ids of padding, unknown, begin and end.
 
     Args:
         state: dict from name to array, "model" in the checkpoint.
@@ -64,73 +80,28 @@ def load_model(
 
     >>> model = load_model(state, generator, num_heads=8)  # doctest: +SKIP
     """
-    tables = [TABLE.format(side) for side in ("encoder", "decoder")]
-    hidden = "encoder.transformer.0.feed_forward.w_1.weight"
     generator = {f"generator.{name.removeprefix('0.')}": w for name, w in generator.items()}
     state = {_current_name(name): array for name, array in {**state, **generator}.items()}
-    for name in (*tables, hidden, "generator.weight"):
-        if name not in state or state[name].ndim != 2:
-            raise ValueError(
-                f"{name} is missing or no matrix. Pass the states of an OpenNMT-py model."
-            )
-    source, target = (state[name] for name in tables)
-    shared = np.array_equal(source, target)
-    tied = np.array_equal(state["generator.weight"], target)
-    orders = [row_order(len(table)) for table in (source, target)]
-    d_model, d_ff = source.shape[1], len(state[hidden])
-    layers = [mapping.count_layers(state, prefix) for prefix, _ in SIDES.values()]
-    targets = _targets(layers, d_model, d_ff)
-    shapes = {tables[0]: source.shape, tables[1]: (len(target), d_model)}
-    shapes |= {"generator.weight": target.shape, "generator.bias": (len(target),)}
-    targets |= {name: mapping.Target(shape) for name, shape in shapes.items()}
-    mapping.checked(state, targets, spare=[name for name in state if SPARE.fullmatch(name)])
-    settings = {
-        "norm_first": True,
-        "use_bias": True,
-        "epsilon": EPSILON,
-        "tie_output": tied,
-        "output_bias": True,
-        "target_vocab_size": None if shared else len(orders[1]),
-    }
-    model = Transformer(
-        len(orders[0]), tuple(layers), d_model, num_heads, d_ff, **settings | options
+    advice = "Pass the states of an OpenNMT-py model."
+    tables = [TABLE.format(side) for side in BLOCKS]
+    (source, d_model), (target, _) = (shape_of(state, name, 2, advice) for name in tables)
+    d_ff, _ = shape_of(state, f"{BLOCKS['encoder']}.0.feed_forward.w_1.weight", 2, advice)
+    shape_of(state, "generator.weight", 2, advice)
+    copies = equal(state, {tables[1]: tables[0], "generator.weight": tables[1]})
+    sizes = [source] if tables[1] in copies else [source, target]
+    table = Table(
+        TENSORS,
+        sizes={"D": d_model, "F": d_ff},
+        layers={side: count_layers(state, f"{start}.") for side, start in BLOCKS.items()},
+        num_heads=num_heads,
+        special=[(size, *SPECIAL) for size in sizes],
+        copies=copies,
+        spare=r"(encoder|decoder)\.embeddings\.make_embedding\.pe\.pe",
+        settings={"norm_first": True, "epsilon": EPSILON},
     )
-    names = ["token_embedding"] if shared else ["source_embedding", "target_embedding"]
-    embeddings = zip((source, target), orders, strict=True)
-    arrays = mapping.mapped(state, targets) | mapping.embedding_weights(
-        dict(zip(names, embeddings, strict=False)),
-        state["generator.bias"],
-        kernel=None if tied else state["generator.weight"],
-    )
-    mapping.assign_weights(model, arrays)
-    return model
-
-
-def row_order(size: int) -> Ids:
-    """Returns OpenNMT-py's ids of our rows, (V,), for a vocabulary of `size` ids."""
-    return mapping.row_order(size, PAD, UNKNOWN, BEGIN, END)
+    return table.build(state, options)
 
 
 def _current_name(name: str) -> str:
     """Returns the present name of a tensor; norms once had other names."""
     return re.sub(r"\.b_2$", ".bias", re.sub(r"\.a_2$", ".weight", name))
-
-
-def _targets(layers: Sequence[int], d_model: int, d_ff: int) -> mapping.Targets:
-    """Returns the targets of blocks and norms."""
-    targets: mapping.Targets = {}
-    for (side, (prefix, attentions)), count in zip(SIDES.items(), layers, strict=True):
-        targets |= mapping.norm(f"{side}.layer_norm", d_model, f"{side}_norm")
-        for i in range(count):
-            theirs, ours = f"{prefix}.{i}", f"{side}_block_{i}"
-            for part, norm in attentions.items():
-                name = f"{ours}/{OURS[part]}"
-                for linear, projection in ATTENTION.items():
-                    path = f"{name}/{projection}"
-                    targets |= mapping.linear(f"{theirs}.{part}.{linear}", d_model, d_model, path)
-                targets |= mapping.norm(f"{theirs}.{norm}", d_model, f"{name}_norm")
-            block, path = f"{theirs}.feed_forward", f"{ours}/feed_forward"
-            targets |= mapping.linear(f"{block}.w_1", d_model, d_ff, f"{path}/hidden")
-            targets |= mapping.linear(f"{block}.w_2", d_ff, d_model, f"{path}/output")
-            targets |= mapping.norm(f"{block}.layer_norm", d_model, f"{path}_norm")
-    return targets

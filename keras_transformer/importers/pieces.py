@@ -13,7 +13,8 @@ an id at the end of our vocabulary. Its row is a copy of the unknown token's row
 import json
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from keras_transformer.importers.checkpoint import check_ids, read_json
@@ -22,6 +23,23 @@ from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 from keras_transformer.text.json_tokenizer import JsonTokenizer
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Ids, StrPath
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokenizers of a folder.
+
+    Attributes:
+        make: function from `tables.Table.orders` to the tokenizer, or to the source's and target's.
+        unknown: numbers of copies of the unknown token that the tokenizers of source and target
+            need.
+        options: arguments of the model that the tokenizers need.
+    """
+
+    make: Callable[[list[Ids]], Any]
+    unknown: Sequence[int] = (0, 0)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
 
 # Our special pieces, at ids 0 to 3.
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
@@ -126,6 +144,27 @@ def renumbered_sides(
     if models[0] == models[1] and names[0] == names[1]:
         return renumbered(models[0], names[0])
     return renumbered(models[0], names[0], writes=False), renumbered(models[1], names[1])
+
+
+def of_both_sides(
+    models: Sequence[bytes], ids: Sequence[Mapping[str, int]], shared: bool, **options: Any
+) -> Vocabulary:
+    """Returns the vocabulary of SentencePiece models beside vocabularies.
+
+    Args:
+        models: two serialized SentencePiece models, of source and target.
+        ids: two dicts from piece to the origin's id.
+        shared: whether the two are one vocabulary, which then holds the pieces of both models.
+        **options: as in `Vocabulary`.
+    """
+    own = [models, models] if shared else [models[:1], models[1:]]
+    unknown = [unknown_pieces(known, *side) for known, side in zip(ids, own, strict=True)]
+
+    def make(orders: list[Ids]) -> Tokenizer | tuple[Tokenizer, Tokenizer]:
+        both = zip(ids, [orders[0], orders[-1]], unknown, strict=True)
+        return renumbered_sides(models, [piece_names(*side) for side in both])
+
+    return Vocabulary(make, [len(side) for side in unknown], options)
 
 
 def published(model: bytes) -> tuple[list[str | None], bytes]:

@@ -10,18 +10,25 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
-from keras_transformer.importers import mapping
+from keras_transformer.importers.mapping import assign_weights
+from keras_transformer.importers.tables import Table, count_layers
 from keras_transformer.types import Array
 
-_ATTENTION = {"self_attn": "self_attention", "multihead_attn": "cross_attention"}
-# PyTorch's attentions and our norms of a block, in the order of its sublayers.
-_SUBLAYERS = {
-    "encoder": (("self_attn",), ("self_attention", "feed_forward")),
-    "decoder": (
-        ("self_attn", "multihead_attn"),
-        ("self_attention", "cross_attention", "feed_forward"),
-    ),
+CROSS = "decoder.layers.#.multihead_attn"
+TENSORS = {
+    "@.layers.#.self_attn.in_proj_*": "@_block_#/self_attention/{query,key,value}",
+    "@.layers.#.self_attn.out_proj.*": "@_block_#/self_attention/output",
+    f"{CROSS}.in_proj_*": "decoder_block_#/cross_attention/{query,key,value}",
+    f"{CROSS}.out_proj.*": "decoder_block_#/cross_attention/output",
+    "@.layers.#.linear1.*": "@_block_#/feed_forward/hidden",
+    "@.layers.#.linear2.*": "@_block_#/feed_forward/output",
+    "@.layers.#.norm1.*": "@_block_#/self_attention_norm",
+    "encoder.layers.#.norm2.*": "encoder_block_#/feed_forward_norm",
+    "decoder.layers.#.norm2.*": "decoder_block_#/cross_attention_norm",
+    "decoder.layers.#.norm3.*": "decoder_block_#/feed_forward_norm",
 }
+SIDES = ("encoder", "decoder")
+HIDDEN = [f"{side}.layers.0.linear1.weight" for side in SIDES]
 
 
 def load_weights(
@@ -45,7 +52,7 @@ def load_weights(
 
     >>> load_weights(model, state, {"token_embedding/embeddings": table})  # doctest: +SKIP
     """
-    mapping.assign_weights(model, {**mapped_weights(state), **embeddings})
+    assign_weights(model, {**mapped_weights(state), **embeddings})
 
 
 def mapped_weights(state: Mapping[str, Array]) -> dict[str, Array]:
@@ -55,31 +62,9 @@ def mapped_weights(state: Mapping[str, Array]) -> dict[str, Array]:
         ValueError: a weight is unknown, missing or misshapen; the message names each.
     """
     state = {name: np.asarray(array) for name, array in state.items()}
-    targets: mapping.Targets = {}
-    for side in _SUBLAYERS:
-        if any(name.startswith(f"{side}.layers.") for name in state):
-            targets |= _targets(state, side)
-    return mapping.mapped(mapping.checked(state, targets), targets)
-
-
-def _targets(state: Mapping[str, Array], side: str) -> mapping.Targets:
-    """Returns the targets of one side's blocks and of its last norm."""
-    hidden = state.get(f"{side}.layers.0.linear1.weight", np.zeros((0, 0)))
-    d_ff, d_model = hidden.shape
-    attentions, norms = _SUBLAYERS[side]
-    targets: mapping.Targets = {}
-    if f"{side}.norm.weight" in state:
-        targets |= mapping.norm(f"{side}.norm", d_model, f"{side}_norm")
-    for i in range(mapping.count_layers(state, f"{side}.layers")):
-        theirs, ours = f"{side}.layers.{i}", f"{side}_block_{i}"
-        for attention in attentions:
-            name, path = f"{theirs}.{attention}", f"{ours}/{_ATTENTION[attention]}"
-            inside = [f"{path}/{projection}" for projection in ("query", "key", "value")]
-            joint = mapping.linear("in_proj", d_model, 3 * d_model, *inside)
-            targets |= {f"{name}.{part.replace('.', '_')}": joint[part] for part in joint}
-            targets |= mapping.linear(f"{name}.out_proj", d_model, d_model, f"{path}/output")
-        targets |= mapping.linear(f"{theirs}.linear1", d_model, d_ff, f"{ours}/feed_forward/hidden")
-        targets |= mapping.linear(f"{theirs}.linear2", d_ff, d_model, f"{ours}/feed_forward/output")
-        for number, norm in enumerate(norms, 1):
-            targets |= mapping.norm(f"{theirs}.norm{number}", d_model, f"{ours}/{norm}_norm")
-    return targets
+    sides = [side for side in SIDES if any(name.startswith(f"{side}.layers.") for name in state)]
+    layers = {side: count_layers(state, f"{side}.layers.") for side in sides}
+    norms = {f"{side}.norm.*": f"{side}_norm" for side in sides if f"{side}.norm.weight" in state}
+    hidden = next((state[name] for name in HIDDEN if name in state), np.zeros((0, 0)))
+    sizes = dict(zip("FD", hidden.shape, strict=True))
+    return Table({**TENSORS, **norms}, sizes, layers).read(state)

@@ -77,7 +77,7 @@ def bert_config(folder):
     sizes = {"vocab_size": 37, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     more = {"model_type": "bert", "intermediate_size": 24, "max_position_embeddings": 29}
     (folder / "config.json").write_text(json.dumps({**more, **sizes}), "utf-8")
-    return bert.read_config
+    return bert.CONFIG.read_config
 
 
 def marian_model(folder):

@@ -196,3 +196,16 @@ def shortlist_bytes(first=2, rows=((5, 9), (), (7,), *[()] * 17)):
     for word in np.frombuffer(rest[: len(rest) // 8 * 8], "<u8").tolist():
         total ^= (word + 0x9E3779B9 + (total << 6) + (total >> 2)) % 2**64
     return np.array([SHORTLIST_MAGIC, total], "<u8").tobytes() + rest
+
+
+def candidates(shortlist, source_ids, vocab_size):
+    """Returns the ids that Marian allows for a source, in order.
+
+    The lowest other ids fill them up to a multiple of 8.
+    """
+    chosen = np.zeros(vocab_size, bool)
+    chosen[: shortlist.first_count] = True
+    for id in source_ids:
+        chosen[shortlist.ids[shortlist.offsets[id] : shortlist.offsets[id + 1]]] = True
+    chosen[np.flatnonzero(~chosen)[: -chosen.sum() % 8]] = True
+    return np.flatnonzero(chosen)

@@ -10,8 +10,7 @@ import struct
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import exports, published, whisper_folder
-from helpers.published import transformers
+from helpers import exports, origins, published, whisper_folder
 from helpers.tiers import quick
 
 import keras_transformer as kt
@@ -87,20 +86,7 @@ class Origin:
     names = ("</s>", "<unk>", *(f"piece{i}" for i in range(34)), "<pad>")
 
     def __init__(self, folder, **options):
-        sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 24}
-        config = transformers.MarianConfig(
-            vocab_size=37,
-            d_model=16,
-            pad_token_id=36,
-            eos_token_id=0,
-            decoder_start_token_id=36,
-            activation_function="swish",
-            max_position_embeddings=29,
-            **{f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in sizes.items()},
-            **options,
-        )
-        self.folder, model = folder, published.drawn(transformers.MarianMTModel(config))
-        model.final_logits_bias[0, 0] += 2.0  # so that some texts end
+        self.folder, model = folder, origins.marian_model(**options)
         spec = converters.MarianMTLoader().get_model_spec(model)
         words = list(self.names[:-1])
         spec.register_source_vocabulary(words)

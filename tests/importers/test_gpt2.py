@@ -1,109 +1,29 @@
-"""GPT-2 folders: logits and searches against `transformers`, in Keras and in ONNX Runtime.
+"""GPT-2 in ONNX Runtime, under rules and in training; `test_origins` has the outputs."""
 
-Shapes: B batch, T length, U their vocabulary, V ours.
-"""
-
-import functools
-import itertools
+import shutil
 
 import keras
 import numpy as np
 import pytest
-from helpers import exports, published, tiers
-from helpers.published import torch, transformers
+from helpers import exports, published
+from helpers import origins as table
+from helpers.origins import MAX_LENGTH
+from helpers.published import torch
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
 from keras_transformer.importers import gpt2
 from keras_transformer.padding import pad_rows
 
-SIZES = {"vocab_size": 41, "n_positions": 29, "n_embd": 16, "n_layer": 2, "n_head": 2}
-VARIANTS = {
-    "as GPT-2": {"bos_token_id": 40, "eos_token_id": 40},
-    "other ids": {
-        "bos_token_id": 3,
-        "eos_token_id": 0,
-        "activation_function": "relu",
-        "n_inner": 24,
-        "tie_word_embeddings": False,
-    },
-}
-MAX_LENGTH = 12
-
-
-class Origin:
-    """A model of `transformers`, its folder, and the imported model."""
-
-    def __init__(self, folder, options):
-        self.folder, self.config = folder, transformers.GPT2Config(**SIZES, **options)
-        self.model = published.drawn(transformers.GPT2LMHeadModel(self.config))
-        self.model.save_pretrained(folder)
-        self.ours = gpt2.load_model(folder)
-        self.order = gpt2.row_order(gpt2.read_config(folder))
-
-    def generate(self, prompts, beams, words=(), **options):
-        """Returns our ids that `transformers` writes, a list per prompt. It needs left padding."""
-        left = np.array([np.roll(row, (row == 0).sum()) for row in prompts])
-        never = [[id] for id in {self.config.bos_token_id} - {self.config.eos_token_id}]
-        never += [[int(self.order[id]) for id in word] for word in words]
-        with torch.no_grad():
-            generated = self.model.generate(
-                input_ids=published.theirs(self.order, left),
-                attention_mask=published.mask(left),
-                max_new_tokens=MAX_LENGTH,
-                num_beams=beams,
-                do_sample=False,
-                pad_token_id=self.config.eos_token_id,
-                bad_words_ids=never or None,
-                **({"length_penalty": 0.0} if beams > 1 else {}),
-                **options,
-            )
-        return published.tokens(self.order, generated[:, left.shape[1] :], end=3)
-
 
 @pytest.fixture(scope="module")
 def origins(tmp_path_factory):
-    """Returns a function from the name of a variant to its `Origin`, made once."""
-    folder = tmp_path_factory.mktemp("gpt2")
-    return functools.cache(lambda name: Origin(folder / name, VARIANTS[name]))
-
-
-@pytest.fixture(params=VARIANTS)
-def origin(request, origins):
-    return origins(request.param)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_logits_equal_transformers(origin, side):
-    target = published.ids(len(origin.order), rows=7, side=side, end=False)
-    with torch.no_grad():
-        expected = origin.model(
-            input_ids=published.theirs(origin.order, target),
-            attention_mask=published.mask(target),
-            position_ids=torch.arange(target.shape[1])[None].expand(*target.shape),
-        ).logits.numpy()
-    logits = np.asarray(origin.ours(target))
-    counted = [row for row in range(logits.shape[2]) if logits[0, 0, row] > gpt2.NEVER / 2]
-    assert sorted(origin.order[counted]) == list(range(41))  # each of theirs once
-    expected = expected[..., origin.order[counted]]
-    assert published.relative(logits[target > 0][:, counted], expected[target > 0]) <= 1e-5
-
-
-@pytest.mark.parametrize(
-    "variant, beams", tiers.quick(itertools.product(VARIANTS, (1, 4)), ("other ids", 4))
-)
-def test_searches_equal_generate(origins, variant, beams):
-    origin = origins(variant)
-    prompts = published.ids(len(origin.order), end=False)
-    search = kt.GreedySearch() if beams == 1 else kt.BeamSearch(beams, length_penalty=0.0)
-    ours = published.found(search(origin.ours, prompts, MAX_LENGTH).ids)
-    assert ours == origin.generate(prompts, beams)
-    assert len(set(map(tuple, ours))) > 5
+    return table.made(tmp_path_factory)
 
 
 def test_a_saved_model_is_loaded_and_trains(origins, tmp_path):
-    origin = origins("as GPT-2")
-    prompts = published.ids(len(origin.order), rows=7, end=False)
+    origin = origins("gpt2")
+    prompts = published.ids(len(origin.orders[0]), rows=7, end=False)
     origin.ours.save(tmp_path / "model.keras")
     model = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(model(prompts), origin.ours(prompts))
@@ -115,9 +35,9 @@ def test_a_saved_model_is_loaded_and_trains(origins, tmp_path):
 
 @pytest.mark.full
 def test_onnx_runtime_equals_generate(origins, tmp_path):
-    origin, options = origins("as GPT-2"), {"max_length": MAX_LENGTH, "verbose": False}
+    origin, options = origins("gpt2"), {"max_length": MAX_LENGTH, "verbose": False}
     export_onnx(origin.ours, tmp_path / "onnx", search=kt.GreedySearch(), **options)
-    prompts = published.ids(len(origin.order), end=False)
+    prompts = published.ids(len(origin.orders[0]), end=False)
     token_ids, _ = exports.session(tmp_path / "onnx").run(None, {"source_ids": prompts})
     assert published.found(token_ids) == origin.generate(prompts, 1)
 
@@ -125,9 +45,9 @@ def test_onnx_runtime_equals_generate(origins, tmp_path):
 @pytest.mark.full
 def test_rules_equal_generate_in_keras_and_in_onnx_runtime(origins, tmp_path):
     """The penalty is greedy only: beams of `transformers` scale log-probabilities, not logits."""
-    origin = origins("other ids")
+    origin = origins("gpt2: other settings")
     random = np.random.default_rng(3)
-    prompts = random.integers(4, len(origin.order), size=(97, 5)).astype("int32")
+    prompts = random.integers(4, len(origin.orders[0]), size=(97, 5)).astype("int32")
     prompts[:, 0] = 2  # the begin token
     free = origin.generate(prompts, 1)
     words = [free[0][:1], free[1][:2], free[2][1:4]]
@@ -149,16 +69,11 @@ def test_rules_equal_generate_in_keras_and_in_onnx_runtime(origins, tmp_path):
     assert published.found(token_ids) == expected
 
 
-def test_names_without_the_head_are_read(origin):
+def test_names_without_the_head_are_read(origins, tmp_path):
     """The model was saved without its head, with the masks of old files."""
-    config = {**gpt2.read_config(origin.folder), "tie_word_embeddings": True}
-    state = {name: w.numpy() for name, w in origin.model.transformer.state_dict().items()}
-    state |= {"h.1.attn.bias": np.ones((1, 1, 29, 29), "float32")}
-    arrays = gpt2.mapped_weights(config, state, origin.order)
-    assert arrays["token_embedding/embeddings"].shape == (len(origin.order), 16)
-
-
-def test_a_missing_begin_token_is_named(tmp_path):
-    transformers.GPT2Config(**SIZES, bos_token_id=None, eos_token_id=3).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"lacks \['bos_token_id'\]"):
-        gpt2.load_model(tmp_path)
+    origin = origins("gpt2")
+    shutil.copy(origin.folder / "config.json", tmp_path)
+    state = {**origin.model.transformer.state_dict(), "h.1.attn.bias": torch.ones((1, 1, 29, 29))}
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    ids = published.ids(len(origin.orders[0]), rows=3, end=False)
+    np.testing.assert_array_equal(gpt2.load_model(tmp_path)(ids), origin.ours(ids))

@@ -42,7 +42,7 @@ def tokenizer(folder):
 
 def test_rows_equal_transformers(folder, tokenizer):
     theirs = transformers.BertTokenizer.from_pretrained(folder)
-    order = bert.row_order(bert.read_config(folder), bert.read_vocabulary(folder))
+    (order,) = bert.row_orders(folder)
     assert tokenizer.vocab_size == len(PIECES)
     for text, ours in zip(TEXTS, tokenizer.encode(TEXTS), strict=True):
         assert [int(order[i]) for i in [*ours, 3]] == theirs(text)["input_ids"]
@@ -72,7 +72,7 @@ def test_added_tokens_beside_the_vocabulary_are_read(folder, tmp_path):
     settings, text = tmp_path / "tokenizer_config.json", "the<Cat>Sleeping <cat>"
 
     def encoded():
-        order = bert.row_order(bert.read_config(tmp_path), bert.read_vocabulary(tmp_path))
+        (order,) = bert.row_orders(tmp_path)
         ids = [int(order[i]) for i in [*bert.load(tmp_path)[1].encode(text), 3]]
         assert ids == transformers.BertTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
         return ids
@@ -119,7 +119,7 @@ def test_a_language_model_has_byte_pairs(tmp_path):
     published.drawn(transformers.GPT2LMHeadModel(config)).save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text(made.to_str(), "utf-8")
     model, tokenizer = gpt2.load(tmp_path)
-    order = gpt2.row_order(gpt2.read_config(tmp_path))
+    (order,) = gpt2.row_orders(tmp_path)
     assert [int(order[i]) for i in tokenizer.encode("ab ba")] == made.encode("ab ba").ids
     assert tokenizer.decode([2, *tokenizer.encode("ab ba"), 3, 5]) == "ab ba"
     assert tokenizer.encode("<|endoftext|>") == [3]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.bergamot_model import shortlist_bytes
+from helpers.bergamot_model import candidates, shortlist_bytes
 from helpers.checks import normal
 from support.marian_writer import write_model
 
@@ -94,8 +94,8 @@ def test_a_shortlist_gives_the_candidates_of_a_sentence(tmp_path):
     path = tmp_path / "lex.bin"
     path.write_bytes(shortlist_bytes())
     shortlist = read_shortlist(path)
-    assert shortlist.candidates([0], 20).tolist() == [0, 1, 2, 3, 4, 5, 6, 9]  # filled up to 8
-    assert shortlist.candidates([2, 0], 20).tolist() == [0, 1, 2, 3, 4, 5, 7, 9]
+    assert candidates(shortlist, [0], 20).tolist() == [0, 1, 2, 3, 4, 5, 6, 9]  # filled up to 8
+    assert candidates(shortlist, [2, 0], 20).tolist() == [0, 1, 2, 3, 4, 5, 7, 9]
 
 
 def test_a_damaged_shortlist_is_refused(tmp_path):

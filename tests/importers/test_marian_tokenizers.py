@@ -51,7 +51,7 @@ def loaded(origin):
 def test_ids_equal_transformers(origin, loaded):
     folder, read, _ = origin
     model, (source, target) = loaded
-    order = list(marian.row_orders(marian.read_config(folder))[0])
+    order = list(marian.row_orders(folder)[0])
     order += [1] * (source.vocab_size - len(order))
     assert source.vocab_size == target.vocab_size == model.vocab_size == len(order)
     unknown = 0
