@@ -215,7 +215,7 @@ class Search(loop.StepSearch):
     def _traced(self, model: SearchModel, inputs: dict[str, Any]) -> SearchResult:
         """Runs the whole search as one pure function of tensors."""
         memory, loop_inputs, hypotheses = self.begin(model, inputs)
-        batch_size = tf.shape(loop_inputs.limit)[0]
+        batch_size = batch_size_of(inputs["source"])
         hypotheses = loop.run(self, model, memory, loop_inputs, hypotheses, batch_size)
         return self._result(hypotheses, loop_inputs)
 
