@@ -19,7 +19,7 @@ from keras_transformer.search.base import SearchResult
 from keras_transformer.search.greedy import IndependentSearch
 from keras_transformer.search.inputs import Source
 from keras_transformer.search.loop import Hypotheses, LoopInputs
-from keras_transformer.search.scores import Scores, select
+from keras_transformer.search.scores import Scores, forbid, select
 from keras_transformer.types import Tensor
 
 # Random numbers are generated modulo this prime, by three rounds of x -> (x + constant)^5. Raising
@@ -235,7 +235,7 @@ class Sampling(IndependentSearch):
             values, ids = log_probs.top(self.top_k, forbidden)
             return _best(values, top_k), ids
         log_probs, size = Scores(log_probs.dense), log_probs.vocab_size
-        every = log_probs.allowed(forbidden)
+        every = forbid(log_probs.values, log_probs.column_ids, forbidden)
         if self.top_p == 1 and not {"top_k", "top_p"} & set(options):
             return every, None
         values, ids = log_probs.top(size, forbidden)

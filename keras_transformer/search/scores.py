@@ -150,7 +150,7 @@ class Scores:
         others = tf.where(forbidden, -np.inf, self.values)[..., PAD_ID + 1 :]
         return self.with_values(tf.concat([share, others], axis=-1))
 
-    def allowed(self, forbidden: Forbidden) -> Tensor:
+    def _allowed(self, forbidden: Forbidden) -> Tensor:
         """Returns the values (B, W, C), -inf at the forbidden ids.
 
         The special ids are the lowest ones and always listed, so that their columns are known.
@@ -182,7 +182,7 @@ class Scores:
         if self.ids is not None and enough > LEAST_LISTED:
             scores = Scores(self.dense)
         if count == 1:
-            values, ids = top_tokens(scores.allowed(forbidden), 1)
+            values, ids = top_tokens(scores._allowed(forbidden), 1)
         else:
             values, ids = top_tokens(scores.values, min(scores.values.shape[-1] or enough, enough))
             values = forbid(values, ids, forbidden)

@@ -20,7 +20,7 @@ from keras_transformer.search.beam import BeamSearch
 from keras_transformer.search.inputs import START_IDS, batch_size_of, checked_alignments
 from keras_transformer.search.loop import GivenTokens, Hypotheses, LoopInputs
 from keras_transformer.search.sampling import draw, start_draws
-from keras_transformer.search.scores import Forbidden, Scores, select
+from keras_transformer.search.scores import Forbidden, Scores, forbid, select
 from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
 from keras_transformer.types import Tensor
 
@@ -269,7 +269,8 @@ class SpeechSearch(BeamSearch):
         def sample() -> tuple[Tensor, Tensor]:
             number = tf.gather(loop_inputs.noise, position)
             warm = tf.maximum(temperature, np.float32(1e-3))
-            drawn, score = draw(log_probs.allowed(forbidden), None, number, warm)  # (B, W, 1)
+            every = forbid(log_probs.values, log_probs.column_ids, forbidden)
+            drawn, score = draw(every, None, number, warm)  # (B, W, 1)
             # The drawn token is the only one.
             only = tf.where(np.arange(values.shape[-1]) < 1, score, -np.inf)
             return only, tf.zeros_like(ids) + tf.cast(drawn, ids.dtype)
