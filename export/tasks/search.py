@@ -26,10 +26,9 @@ from keras_transformer.export.tasks.samples import (
 )
 from keras_transformer.padding import pad_rows
 from keras_transformer.search import BeamSearch, Constraint, GreedySearch, Past, Sampling, Shortlist
-from keras_transformer.search.base import EXTRA_LENGTH
 from keras_transformer.search.constraints import constrain, start_constraints
-from keras_transformer.search.inputs import model_source, source_specs
-from keras_transformer.search.ranking import NOT_LISTED
+from keras_transformer.search.inputs import EXTRA_LENGTH, model_source, source_specs
+from keras_transformer.search.scores import NOT_LISTED, Scores
 from keras_transformer.search.shortlist import Shortlisted
 from keras_transformer.search.speech import SpeechSearch
 from keras_transformer.text.vocabularies import vocabulary_sizes
@@ -433,8 +432,8 @@ class SearchTask:
             arrays = targets[:, place].reshape(shape), history, count
             past = Past(*(tf.constant(array, tf.int32) for array in arrays))
             here = tf.constant(logits[:, place].reshape(*shape, logits.shape[2]), tf.float32)
-            here, states = constrain(self.search.constraints, here, past, states, known)
-            found.append(here.numpy().reshape(len(targets), -1))
+            scores, states = constrain(self.search.constraints, Scores(here), past, states, known)
+            found.append(scores.dense.numpy().reshape(len(targets), -1))
         return np.stack(found, axis=1).astype(np.float64)
 
     def _targets(self, source: Case, token_ids: Ids) -> tuple[Ids, Ids]:

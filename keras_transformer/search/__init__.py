@@ -1,14 +1,15 @@
 """Searches: from a model's logits to its most likely sequences (section 6.1).
 
 `base` holds the base class of the searches, and `inputs` checks their arguments. `loop` adds tokens
-step by step, `ranking` finds the most likely next tokens. `beam`, `greedy` and `sampling` are the
-searches, and `speech` is Whisper's search. `shortlist` restricts the tokens whose logits a model
-computes. `constraints` has the protocol of rules that bias or forbid next tokens; `rules`,
-`timestamps` and `terms` are such rules.
+step by step, and `scores` holds the scores of the next tokens, ranks them and looks them up.
+`beam`, `greedy` and `sampling` are the searches, and `speech` is Whisper's search. `shortlist`
+restricts the tokens whose logits a model computes. `constraints` has the protocol of rules that
+bias or forbid next tokens; `rules`, `timestamps` and `terms` are such rules. `terms` also has the
+beam search that follows them.
 
 This folder may import TensorFlow, the layers and special ids, but no models: a search accepts any
 `SearchModel`. To add a new search, write a subclass of `base.Search` in a file of this folder and
-add its name below.
+add its name below. A constraint that only this search can follow names it, see `Constraint.search`.
 
 For example, this recurrent translator, which keeps one state, is a `SearchModel`:
 
@@ -47,8 +48,9 @@ from keras_transformer.search.rules import (
     RepetitionPenalty,
 )
 from keras_transformer.search.sampling import Sampling
+from keras_transformer.search.scores import Scores
 from keras_transformer.search.shortlist import Shortlist, Shortlisted
-from keras_transformer.search.terms import Terms
+from keras_transformer.search.terms import Terms, TermSearch
 
 __all__ = [
     "BeamSearch",
@@ -61,11 +63,13 @@ __all__ = [
     "Past",
     "RepetitionPenalty",
     "Sampling",
+    "Scores",
     "SearchModel",
     "SearchResult",
     "Shared",
     "Shortlist",
     "Shortlisted",
+    "TermSearch",
     "Terms",
     "forbid_tokens",
 ]

@@ -6,48 +6,36 @@ Shapes: B batch, W beam width, P prompt length, T generated length, t steps so f
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.call_options import (
-    AT_MOST_DEFAULT,
-    CALL_OPTIONS,
-    check_lengths,
-    check_needs,
-    check_option,
-)
-from keras_transformer.decoding import START_IDS, Alignments, SearchModel
+from keras_transformer.call_options import CALL_OPTIONS, check_option
+from keras_transformer.decoding import Alignments, SearchModel
 from keras_transformer.search import loop
 from keras_transformer.search.constraints import Constraint, check_constraints, start_constraints
 from keras_transformer.search.inputs import (
-    SOURCE_IDS,
-    Source,
-    as_number,
     batch_size_of,
     check_flag,
-    check_right_padded,
-    check_vocabulary,
+    check_ids,
     checked_alignments,
     for_each_sentence,
     length_limits,
     memory_length,
     model_source,
     read_inputs,
-    source_lengths,
     source_specs,
     start_ids,
 )
 from keras_transformer.search.loop import Hypotheses, LoopInputs
-from keras_transformer.search.ranking import Forbidden
+from keras_transformer.search.scores import Forbidden
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 from keras_transformer.types import Array, Tensor
 
-# By default a sentence may have this many more tokens than its source (section 6.1).
-EXTRA_LENGTH = 50
+# Options of a call that no step reads.
+BEFORE_THE_STEPS = ("max_length", "target_prefix", "seed", "word_times")
 
 
 class SearchResult(NamedTuple):
@@ -89,12 +77,24 @@ class Search(loop.StepSearch):
         default_factory=weakref.WeakKeyDictionary, init=False, repr=False, compare=False
     )
 
+    def __new__(cls, *args: Any, constraints: Sequence[Constraint] = (), **kwargs: Any) -> Self:
+        """Makes the subclass that a constraint needs, see `Constraint.search`."""
+        for constraint in constraints if isinstance(constraints, Sequence) else ():
+            kind = getattr(constraint, "search", None)
+            if kind is not None and issubclass(kind, cls):
+                return object.__new__(kind)
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
-        check_option("min_length", self.min_length)
-        check_flag(self.allow_unknown, "allow_unknown")
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name in CALL_OPTIONS and value is not None:
+                check_option(item.name, value)
+            elif item.type is bool:
+                check_flag(value, item.name)
         object.__setattr__(self, "constraints", tuple(self.constraints))
-        check_constraints(self.constraints, self.options)
-        check_flag(self.token_scores, "token_scores")
+        if self.constraints:
+            check_constraints(self.constraints, self)
         # Lists from JSON become tuples, so that a search can be hashed.
         object.__setattr__(self, "alignments", checked_alignments(self.alignments))
 
@@ -141,13 +141,27 @@ class Search(loop.StepSearch):
                 checked, and misplaced padding gives wrong tokens.
         """
         options = {"max_length": max_length, **options}
-        self._check_call(options)
         inputs = read_inputs(model, source_ids, options, self.call_defaults)
-        lengths = [options.get("min_length"), max_length]
-        if not any(tf.is_symbolic_tensor(value) for value in lengths):
-            least, most = lengths
-            check_lengths(self.min_length if least is None else least, -1 if most is None else most)
-        return self._search(model, inputs)
+        if not tf.executing_eagerly():
+            return self._traced(model, inputs)
+        check_ids(model, inputs)
+        functions = self._compiled.setdefault(model, {})
+        key = frozenset(inputs), tuple(map(id, getattr(model, "weights", ())))
+        if key not in functions:
+            signature = {
+                name: tf.TensorSpec([None] * value.shape.rank, value.dtype, name)
+                for name, value in inputs.items()
+                if name != "source"
+            }
+            signature["source"] = source_specs(model)
+            # A strong reference would keep alive the model that the function is stored under.
+            reference = weakref.ref(model)
+            functions[key] = tf.function(
+                lambda inputs: self._traced(reference(), inputs),
+                input_signature=[signature],
+                autograph=False,
+            )
+        return functions[key](inputs)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
@@ -198,46 +212,6 @@ class Search(loop.StepSearch):
         """
         return 1.0
 
-    def _check_call(self, options: Mapping[str, Any]) -> None:
-        """Raises `ValueError` for numbers that do not fit the constructor's."""
-        defaults = self.call_defaults
-        options = {name: as_number(value) for name, value in options.items()}
-        for name, least in AT_MOST_DEFAULT.items():
-            value, most = options.get(name), int(defaults.get(name, 0))
-            if most and isinstance(value, Integral) and not least <= value <= most:
-                raise ValueError(
-                    f"{name} of a call must be from {least} to the search's {most}, got {value}. "
-                    f"Make a search with a larger {name}."
-                )
-        check_needs(options)
-
-    def _search(self, model: SearchModel, inputs: dict[str, Any]) -> SearchResult:
-        """Compiles the search once for each model in eager code; traces it in a graph."""
-        if not tf.executing_eagerly():
-            return self._traced(model, inputs)
-        prompt = START_IDS if START_IDS in inputs["source"] else SOURCE_IDS
-        check_right_padded(start_ids(model, inputs["source"]), f"The prompt in {prompt}")
-        if "target_prefix" in inputs:
-            check_right_padded(inputs["target_prefix"], "target_prefix")
-        check_vocabulary(model, inputs)
-        functions = self._compiled.setdefault(model, {})
-        key = frozenset(inputs), tuple(map(id, getattr(model, "weights", ())))
-        if key not in functions:
-            signature = {
-                name: tf.TensorSpec([None] * value.shape.rank, value.dtype, name)
-                for name, value in inputs.items()
-                if name != "source"
-            }
-            signature["source"] = source_specs(model)
-            # A strong reference would keep alive the model that the function is stored under.
-            reference = weakref.ref(model)
-            functions[key] = tf.function(
-                lambda inputs: self._traced(reference(), inputs),
-                input_signature=[signature],
-                autograph=False,
-            )
-        return functions[key](inputs)
-
     def _traced(self, model: SearchModel, inputs: dict[str, Any]) -> SearchResult:
         """Runs the whole search as one pure function of tensors."""
         memory, loop_inputs, hypotheses = self.begin(model, inputs)
@@ -263,19 +237,23 @@ class Search(loop.StepSearch):
             prefix = for_each_sentence(prefix, batch_size)
         given = loop.given_tokens(start, prefix)
         prompt_length = given.prompt_length if given else 1
-        limit = length_limits(
-            source_lengths(source, memory), inputs.get("max_length"), batch_size, EXTRA_LENGTH
-        )
+        limit = length_limits(source, memory, inputs.get("max_length"), batch_size)
         positions = getattr(model, "max_length", None)
         if positions is not None:
             # The last token is never fed back, so it needs no position.
             limit = tf.minimum(limit, positions + 1 - prompt_length)
-        options = {name: inputs[name] for name in self._loop_options if name in inputs}
+        options = {
+            name: inputs[name]
+            for name in self.options
+            if name in inputs and name not in BEFORE_THE_STEPS
+        }
         if "min_length" in options:
             options["min_length"] = for_each_sentence(options["min_length"], batch_size)[:, None]
-        known, states = start_constraints(
-            self.constraints, model_source(source), inputs, batch_size, width
-        )
+        known, states = (), ()
+        if self.constraints:
+            known, states = start_constraints(
+                self.constraints, model_source(source), inputs, batch_size, width
+            )
         # All hypotheses are equal before the first step, so only one of them runs.
         first = np.where(np.arange(width) < 1, 0.0, -np.inf).astype("float32")
         hypotheses = Hypotheses(
@@ -293,19 +271,15 @@ class Search(loop.StepSearch):
             hypotheses = hypotheses._replace(alignments=tf.zeros([*rows, length]))
         return memory, LoopInputs(limit, given, options=options, known=known), hypotheses
 
-    def _encode(self, model: SearchModel, source: Source, inputs: Mapping[str, Tensor]) -> Any:
+    def _encode(
+        self, model: SearchModel, source: dict[str, Tensor], inputs: Mapping[str, Tensor]
+    ) -> Any:
         """Encodes the source. A shortlist also allows the ids that the call names."""
         names = ["target_prefix", *(x for one in self.constraints for x in one.listed_inputs)]
         named = [for_each_sentence(inputs[x], batch_size_of(source)) for x in names if x in inputs]
         if named and hasattr(model, "encode_allowing"):
             return model.encode_allowing(model_source(source), named)
         return model.encode(model_source(source))
-
-    @property
-    def _loop_options(self) -> list[str]:
-        """The options that the steps read."""
-        before = ("max_length", "target_prefix", "seed", "word_times")
-        return [name for name in self.options if name not in before]
 
     def _forbidden(self, position: Tensor, loop_inputs: LoopInputs) -> Forbidden:
         """Returns the special ids that may not follow at a position."""

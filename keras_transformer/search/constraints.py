@@ -7,15 +7,15 @@ Shapes: B batch, W hypotheses, S source length, V vocabulary, t tokens so far.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.search.inputs import for_each_sentence, missing_methods
-from keras_transformer.search.ranking import ListedScores, Logits, with_scores
-from keras_transformer.special_ids import PAD_ID
+from keras_transformer.search.scores import Scores
 from keras_transformer.types import Array, Tensor
+
+Logits = TypeVar("Logits", Tensor, Scores)
 
 
 class Past(NamedTuple):
@@ -44,9 +44,11 @@ class Constraint(Protocol):
             every sentence. Other axes of the default may be empty. An exported file has an input
             with this default for each.
         listed_inputs: the names of the inputs that hold ids (B, ...) that a `Shortlist` must allow.
-        takes_listed: bool, whether `step` also takes and returns `ListedScores`, which a
-            `Shortlist` gives. Otherwise it gets the logits of the whole vocabulary, which takes
-            more time. Defaults to `False`.
+        takes_listed: bool, whether `step` takes and returns `Scores`, which hold only the listed
+            logits of a `Shortlist`. Otherwise it gets the logits of the whole vocabulary, which
+            takes more time. Defaults to `False`.
+        search: the class of searches that follows the constraint, if not every search does: a
+            subclass of the public search that makes it. Defaults to `None`: every search.
 
     Example:
 
@@ -64,6 +66,7 @@ class Constraint(Protocol):
     inputs: Mapping[str, Array] = {}
     listed_inputs: ClassVar[Sequence[str]] = ()
     takes_listed: ClassVar[bool] = False
+    search: ClassVar[type | None] = None
 
     def read(self, source: Any, inputs: Mapping[str, Tensor]) -> Any:
         """Reads source and inputs once, before the first step.
@@ -112,39 +115,21 @@ def forbid_tokens(logits: Logits, forbidden: Tensor) -> Logits:
     the log-probabilities of all other tokens stay the same.
 
     Args:
-        logits: float32 (B, W, V), or `ListedScores` of K ids.
-        forbidden: boolean, broadcasts to (B, W, V), or to (B, W, K) for `ListedScores`.
+        logits: float32 (B, W, V), or `Scores` of C columns.
+        forbidden: boolean, broadcasts to (B, W, V), or to (B, W, C) for `Scores`.
 
     Raises:
         ValueError: if the vocabularies differ.
     """
-    if isinstance(logits, ListedScores):
-        return with_scores(logits, _forbid(logits.scores, forbidden))
+    if isinstance(logits, Scores):
+        return logits.without(forbidden)
     size = logits.shape[-1]
     if forbidden.shape[-1] not in (None, 1, size):
         raise ValueError(
             f"The model has a vocabulary of {size} ids, but the constraint has "
             f"{forbidden.shape[-1]}. Make the constraint from the model's target vocabulary."
         )
-    return _forbid(logits, forbidden)
-
-
-def _forbid(logits: Tensor, forbidden: Tensor) -> Tensor:
-    """Forbids tokens as `forbid_tokens`, for logits of any columns (B, W, C)."""
-    forbidden = tf.logical_or(forbidden, is_padding(logits))
-    peak = tf.reduce_max(logits, axis=-1, keepdims=True)
-    share = tf.exp(logits - peak) * tf.cast(forbidden, tf.float32)
-    share = peak + tf.math.log(tf.reduce_sum(share, axis=-1, keepdims=True))  # (B, W, 1)
-    return tf.concat([share, tf.where(forbidden, -np.inf, logits)[..., PAD_ID + 1 :]], axis=-1)
-
-
-def is_padding(logits: Tensor) -> Tensor | Array:
-    """Returns whether each column of logits (B, W, C) is the padding token: boolean (C,).
-
-    Padding is the first column, also in `ListedScores`.
-    """
-    size = logits.shape[2]
-    return tf.equal(tf.range(tf.shape(logits)[2]), 0) if size is None else np.arange(size) < 1
+    return Scores(logits).without(forbidden).values
 
 
 def start_constraints(
@@ -177,22 +162,21 @@ def start_constraints(
 
 def constrain(
     constraints: Sequence[Constraint],
-    logits: Tensor | ListedScores,
+    scores: Scores,
     past: Past,
     states: Sequence[Any],
     known: Sequence[Any],
-) -> tuple[Tensor | ListedScores, tuple[Any, ...]]:
+) -> tuple[Scores, tuple[Any, ...]]:
     """Applies all constraints in order; returns the logits and the states."""
     after = []
     for constraint, state, facts in zip(constraints, states, known, strict=True):
-        if not (constraint.takes_listed and isinstance(logits, ListedScores)):
-            logits = tf.cast(logits, tf.float32)
-        new, state_after = constraint.step(logits, past, state, facts)
-        if not isinstance(new, ListedScores):
-            new = _with_static_shape(new, logits)
-        logits = new
+        if not constraint.takes_listed:
+            scores = Scores(scores.dense)
+        given = scores if constraint.takes_listed else scores.values
+        new, state_after = constraint.step(given, past, state, facts)
+        scores = new if isinstance(new, Scores) else scores.with_values(new)
         after.append(tf.nest.map_structure(_with_static_shape, state_after, state))
-    return logits, tuple(after)
+    return scores, tuple(after)
 
 
 def _with_static_shape(new: Tensor, old: Tensor) -> Tensor:
@@ -202,24 +186,31 @@ def _with_static_shape(new: Tensor, old: Tensor) -> Tensor:
     return new
 
 
-def check_constraints(constraints: Sequence[Any], options: Sequence[str]) -> None:
-    """Raises unless all constraints have the methods of a `Constraint` and inputs of new names.
+def check_constraints(constraints: Sequence[Any], search: Any) -> None:
+    """Raises unless a search can follow all constraints, and their inputs have new names.
 
     Args:
         constraints: sequence of constraints.
-        options: names of the search's options.
+        search: the search.
     """
-    names = list(options)
+    names = list(search.options)
     for constraint in constraints:
+        kind = type(constraint).__name__
         if missing := missing_methods(constraint, Constraint):
             raise TypeError(
-                f"{type(constraint).__name__} has no {missing}, so it is not a constraint. Pass "
+                f"{kind} has no {missing}, so it is not a constraint. Pass "
                 "objects of subclasses of keras_transformer.search.Constraint."
+            )
+        if constraint.search is not None and not isinstance(search, constraint.search):
+            needed = constraint.search.__base__.__name__
+            raise TypeError(
+                f"{kind} need a {needed}, but the search is {type(search).__name__}. Use "
+                f"{needed}(constraints=[{kind}()])."
             )
         for name in constraint.inputs:
             if name in names:
                 raise ValueError(
-                    f"{type(constraint).__name__} has the input {name!r}, which the search or "
+                    f"{kind} has the input {name!r}, which the search or "
                     "another constraint has too. Give it another name."
                 )
             names.append(name)

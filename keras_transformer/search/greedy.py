@@ -12,32 +12,23 @@ import tensorflow as tf
 
 from keras_transformer.search.base import Search
 from keras_transformer.search.loop import Hypotheses, LoopInputs, given_at
-from keras_transformer.search.ranking import ListedScores, select, top_candidates
-from keras_transformer.search.terms import Terms
+from keras_transformer.search.scores import Scores, select
 from keras_transformer.types import Tensor
 
 
 class IndependentSearch(Search):
     """A search whose hypotheses do not compete: each continues until it ends."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if any(isinstance(constraint, Terms) for constraint in self.constraints):
-            raise TypeError(
-                f"Terms need a BeamSearch, but the search is {type(self).__name__}. Use "
-                "BeamSearch(beam_width=8, constraints=[Terms()])."
-            )
-
     @abc.abstractmethod
     def choose(
-        self, position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
+        self, position: Tensor, log_probs: Scores, loop_inputs: LoopInputs
     ) -> tuple[Tensor, Tensor]:
         """Returns the next tokens, int32 (B, W), and their log-probabilities, (B, W)."""
 
     def advance(
         self,
         position: Tensor,
-        log_probs: Tensor | ListedScores,
+        log_probs: Scores,
         hypotheses: Hypotheses,
         loop_inputs: LoopInputs,
     ) -> tuple[Hypotheses, None]:
@@ -99,9 +90,8 @@ class GreedySearch(IndependentSearch):
     width = 1
 
     def choose(
-        self, position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
+        self, position: Tensor, log_probs: Scores, loop_inputs: LoopInputs
     ) -> tuple[Tensor, Tensor]:
         """Returns the most likely tokens and their log-probabilities, each (B, 1)."""
-        forbidden = self._forbidden(position, loop_inputs)
-        best, ids = top_candidates(log_probs, 1, forbidden)  # (B, 1, 1)
+        best, ids = log_probs.top(1, self._forbidden(position, loop_inputs))  # (B, 1, 1)
         return tf.cast(ids[..., 0], tf.int32), best[..., 0]

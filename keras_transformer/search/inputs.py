@@ -7,13 +7,21 @@ Shapes: B batch, S source length, P prompt length, Q prefix length.
 
 import operator
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.call_options import CALL_OPTIONS, CONSTRAINT_OPTIONS, check_option
+from keras_transformer.call_options import (
+    AT_MOST_DEFAULT,
+    CALL_OPTIONS,
+    CONSTRAINT_OPTIONS,
+    check_lengths,
+    check_needs,
+    check_option,
+)
 from keras_transformer.decoding import START_IDS, Alignments, ProjectedMemory, SearchModel
 from keras_transformer.layers.checks import check_id_range, check_no_text
 from keras_transformer.special_ids import BEGIN_ID, PAD_ID
@@ -21,8 +29,11 @@ from keras_transformer.text.vocabularies import vocabulary_sizes
 from keras_transformer.types import Array, Tensor
 
 SOURCE_IDS = "source_ids"
+OPTIONS = {**CALL_OPTIONS, **CONSTRAINT_OPTIONS}
 # The inputs that hold ids of the target.
-TARGET_IDS = (START_IDS, "target_prefix", "forbidden_words", "biased_prefix", "terms")
+TARGET_IDS = (START_IDS, *(name for name, option in OPTIONS.items() if option.rank > 1))
+# By default a sentence may have this many more tokens than its source (section 6.1).
+EXTRA_LENGTH = 50
 Source = dict[str, Tensor]
 
 
@@ -93,9 +104,8 @@ def read_inputs(
     options = {name: value for name, value in options.items() if value is not None}
     if unknown := sorted(set(options) - set(defaults)):
         raise TypeError(f"This search has no {', '.join(unknown)}. It has {', '.join(defaults)}.")
-    source = _source_tensors(source, source_specs(model))
-    if SOURCE_IDS in source:
-        _check_positions(model, source[SOURCE_IDS].shape[1])
+    check_needs(options)
+    source = _source_tensors(model, source)
     inputs = {name: option_tensor(name, value, defaults[name]) for name, value in options.items()}
     first, *others = {**source, **inputs}.items()
     size = first[1].shape[0]
@@ -106,27 +116,17 @@ def read_inputs(
                 f"{name} must have the batch size of {first[0]}, but has shape {tensor.shape}; "
                 f"{first[0]} has {first[1].shape}."
             )
+    lengths = [options.get(name, defaults[name]) for name in ("min_length", "max_length")]
+    if not any(map(tf.is_symbolic_tensor, lengths)):
+        check_lengths(*lengths)
     return {"source": source, **inputs}
-
-
-def _check_positions(model: SearchModel, length: int | None) -> None:
-    """Raises `ValueError` if the ids of a source are more than the positions of the encoder."""
-    longest = getattr(model, "max_source_length", None)
-    if None not in (length, longest) and length > longest:
-        raise ValueError(
-            f"{SOURCE_IDS} has {length} tokens a row, but the encoder has positions for {longest}. "
-            "Cut or split the source, or build the model with more positions."
-        )
 
 
 def option_tensor(name: str, value: Any, default: Array) -> Tensor:
     """Converts the value of an option to a tensor with the dtype and rank of its default."""
-    if (
-        name in {**CALL_OPTIONS, **CONSTRAINT_OPTIONS}
-        and not tf.is_tensor(value)
-        and np.ndim(value) == 0
-    ):
-        check_option(name, value.item() if isinstance(value, np.ndarray) else value)
+    number = as_number(value)
+    if not tf.is_tensor(number) and np.ndim(number) == 0:
+        _check_number(name, number, default)
     tensor = tf.convert_to_tensor(value)
     if default.ndim == 1 and tensor.shape.rank == 0:
         tensor = tensor[tf.newaxis]
@@ -147,7 +147,21 @@ def source_specs(model: SearchModel) -> dict[str, tf.TensorSpec]:
     return {name: tf.TensorSpec(x.shape, x.dtype, name) for name, x in inputs.items()}
 
 
-def _source_tensors(source: Any, specs: dict[str, tf.TensorSpec]) -> Source:
+def _check_number(name: str, number: Any, default: Array) -> None:
+    """Raises `TypeError` or `ValueError` unless a number of a call fits the option."""
+    least, most = AT_MOST_DEFAULT.get(name), default.max(initial=0)
+    if least is not None and most and isinstance(number, Integral) and not least <= number <= most:
+        raise ValueError(
+            f"{name} of a call must be from {least} to the search's {most}, got {number}. "
+            f"Make a search with a larger {name}."
+        )
+    if name in OPTIONS:
+        check_option(name, number)
+
+
+def _source_tensors(model: SearchModel, source: Any) -> Source:
+    """Converts a source to the tensors that a model's encoder reads."""
+    specs = source_specs(model)
     if not isinstance(source, dict):
         if len(specs) > 1:
             raise TypeError(
@@ -157,7 +171,15 @@ def _source_tensors(source: Any, specs: dict[str, tf.TensorSpec]) -> Source:
         source = dict.fromkeys(specs, source)
     if set(source) != set(specs):
         raise ValueError(f"The source must be a dict of {sorted(specs)}, got {sorted(source)}.")
-    return {name: _source_tensor(source[name], spec) for name, spec in specs.items()}
+    tensors = {name: _source_tensor(source[name], spec) for name, spec in specs.items()}
+    length = tensors[SOURCE_IDS].shape[1] if SOURCE_IDS in tensors else None
+    longest = getattr(model, "max_source_length", None)
+    if None not in (length, longest) and length > longest:
+        raise ValueError(
+            f"{SOURCE_IDS} has {length} tokens a row, but the encoder has positions for {longest}. "
+            "Cut or split the source, or build the model with more positions."
+        )
+    return tensors
 
 
 def _source_tensor(array: Any, spec: tf.TensorSpec) -> Tensor:
@@ -195,24 +217,33 @@ def integer_ids(ids: Any, name: str, rank: int = 2) -> Tensor:
     return tf.cast(ids, tf.int32)
 
 
-def check_right_padded(ids: tf.Tensor, name: str) -> None:
-    """Raises `ValueError` if a row of eager `ids` has padding before a token."""
-    is_token = ids.numpy() != PAD_ID
-    rows = np.flatnonzero((is_token[:, 1:] & ~is_token[:, :-1]).any(axis=1))
-    if rows.size:
-        raise ValueError(
-            f"{name} must be padded on the right, but row {rows[0]} has padding ({PAD_ID}) before "
-            f"a token: {ids[rows[0]].numpy().tolist()}. Move its tokens to the front."
-        )
+def check_ids(model: SearchModel, inputs: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for ids in eager inputs of a search that the model cannot read.
 
+    Prompts and prefixes must be padded on the right, and ids must be of the vocabularies.
 
-def check_vocabulary(model: SearchModel, inputs: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for ids in eager inputs of a search that the model does not have."""
+    Args:
+        model: `SearchModel`.
+        inputs: the result of `read_inputs`.
+    """
+    source = inputs["source"]
+    prompt = START_IDS if START_IDS in source else SOURCE_IDS
+    padded = {f"The prompt in {prompt}": start_ids(model, source)}
+    if "target_prefix" in inputs:
+        padded["target_prefix"] = inputs["target_prefix"]
+    for name, ids in padded.items():
+        is_token = ids.numpy() != PAD_ID
+        rows = np.flatnonzero((is_token[:, 1:] & ~is_token[:, :-1]).any(axis=1))
+        if rows.size:
+            raise ValueError(
+                f"{name} must be padded on the right, but row {rows[0]} has padding ({PAD_ID}) "
+                f"before a token: {ids[rows[0]].numpy().tolist()}. Move its tokens to the front."
+            )
     sizes = vocabulary_sizes(model)
-    read = {SOURCE_IDS: sizes["source"], **dict.fromkeys(TARGET_IDS, sizes["target"])}
-    for name, ids in {**inputs["source"], **inputs}.items():
-        if read.get(name) is not None:
-            check_id_range(ids, read[name], name)
+    sizes = {SOURCE_IDS: sizes["source"], **dict.fromkeys(TARGET_IDS, sizes["target"])}
+    for name, ids in {**source, **inputs}.items():
+        if sizes.get(name) is not None:
+            check_id_range(ids, sizes[name], name)
 
 
 def batch_size_of(source: Source) -> Tensor:
@@ -295,21 +326,22 @@ def for_each_sentence(tensor: Tensor, batch_size: Tensor) -> Tensor:
 
 
 def length_limits(
-    lengths: Tensor | None, max_length: Tensor | None, batch_size: Tensor, extra: int
+    source: Source, memory: Any, max_length: Tensor | None, batch_size: Tensor
 ) -> Tensor:
     """Returns the greatest number of tokens of each sentence, (B, 1).
 
     Args:
-        lengths: int32 (B, 1), the length of each source; `None` if it is not known.
+        source: the tensors of the source.
+        memory: the encoded source.
         max_length: int32 (B,) or (1,), -1 for the default; `None` for the default everywhere.
         batch_size: B, int32 scalar.
-        extra: number of tokens that the default adds to the source length.
     """
+    lengths = source_lengths(source, memory)
     if max_length is None:
         if lengths is None:
             raise ValueError("Cannot infer the source length. Pass max_length to the search.")
-        return extra + lengths
+        return EXTRA_LENGTH + lengths
     limit = for_each_sentence(max_length, batch_size)[:, tf.newaxis]
     if lengths is None:
         return limit
-    return tf.where(limit < 0, extra + lengths, limit)
+    return tf.where(limit < 0, EXTRA_LENGTH + lengths, limit)

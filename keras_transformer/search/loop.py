@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import Alignments, Cache, SearchModel, Shared
 from keras_transformer.search.constraints import Constraint, Past, constrain
-from keras_transformer.search.ranking import ListedScores, log_probs_of, log_softmax
+from keras_transformer.search.scores import Scores
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Tensor
 
@@ -164,7 +164,7 @@ class StepSearch(Protocol):
     def advance(
         self,
         position: Tensor,
-        log_probs: Tensor | ListedScores,
+        log_probs: Scores,
         hypotheses: Hypotheses,
         loop_inputs: LoopInputs,
     ) -> tuple[Hypotheses, Tensor | None]:
@@ -172,7 +172,7 @@ class StepSearch(Protocol):
 
         Args:
             position: int32 scalar, the position of the last tokens.
-            log_probs: float32 (B, W, V), log-probabilities of the next tokens.
+            log_probs: `Scores`, log-probabilities of the next tokens.
             hypotheses: `Hypotheses` before the step. The states of the constraints include `ids`.
             loop_inputs: `LoopInputs`.
 
@@ -286,17 +286,18 @@ def add_token(
     """Runs one step; returns position, hypotheses and cache after it."""
     options = {"alignments": search.alignments} if search.alignments else {}
     logits, cache, *weights = model.decode_step(hypotheses.ids, position, memory, cache, **options)
-    states = ()
+    scores, states = Scores.of(logits), ()
     if search.constraints:
         history = hypotheses.history[:, : search.width]
         past = Past(hypotheses.ids, history, loop_inputs.count(position))
-        logits, states = constrain(
-            search.constraints, logits, past, hypotheses.constraint_states, loop_inputs.known
+        scores, states = constrain(
+            search.constraints, scores, past, hypotheses.constraint_states, loop_inputs.known
         )
         hypotheses = hypotheses._replace(constraint_states=states)
     if weights:
         hypotheses = hypotheses.attended(*weights)
-    hypotheses, parents = search.advance(position, log_softmax(logits), hypotheses, loop_inputs)
+    log_probs = scores.log_softmax()
+    hypotheses, parents = search.advance(position, log_probs, hypotheses, loop_inputs)
     carried = cache.by_hypothesis, states
     if parents is not None:
         carried = tf.nest.map_structure(lambda x: tf.gather(x, parents, batch_dims=1), carried)
@@ -337,14 +338,12 @@ def given_tokens(start: Tensor, prefix: Tensor | None) -> GivenTokens | tuple[()
     return GivenTokens(length, tf.gather(tokens, column, batch_dims=1))
 
 
-def given_at(
-    position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
-) -> tuple[Tensor, Tensor]:
+def given_at(position: Tensor, log_probs: Scores, loop_inputs: LoopInputs) -> tuple[Tensor, Tensor]:
     """Returns the given tokens of the next position, and their log-probabilities.
 
     Args:
         position: int32 scalar, the position of the last tokens.
-        log_probs: float32 (B, W, V).
+        log_probs: `Scores`, log-probabilities of the next tokens.
         loop_inputs: `LoopInputs` with given tokens.
 
     Returns:
@@ -353,7 +352,7 @@ def given_at(
     """
     column = tf.minimum(position + 1, tf.shape(loop_inputs.given.tokens)[1] - 1)
     tokens = tf.expand_dims(tf.gather(loop_inputs.given.tokens, column, axis=1), 1)  # (B, 1)
-    found = log_probs_of(tf.expand_dims(tokens, 2), log_probs)[:, :, 0]  # (B, W)
+    found = log_probs.at(tf.expand_dims(tokens, 2))[:, :, 0]  # (B, W)
     # Log-probabilities are at most 0, so the maximum gives 0 for tokens of a prompt.
     uncounted = tf.where(loop_inputs.count(position) > 0, -np.inf, np.float32(0))
     return tokens, tf.maximum(found, uncounted)

@@ -14,13 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.call_options import check_number
-from keras_transformer.search.constraints import (
-    Constraint,
-    Past,
-    forbid_tokens,
-    is_padding,
-)
-from keras_transformer.search.ranking import ListedScores, Logits, ids_of, scores_of, with_scores
+from keras_transformer.search.constraints import Constraint, Past
+from keras_transformer.search.scores import Scores
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Array, Tensor
 
@@ -77,7 +72,7 @@ class NoRepeatNgrams(Rule):
         """Returns the size for this call."""
         return inputs["no_repeat_ngram_size"]
 
-    def step(self, logits: Logits, past: Past, state: Any, known: Tensor) -> tuple[Logits, Any]:
+    def step(self, scores: Scores, past: Past, state: Any, known: Tensor) -> tuple[Scores, Any]:
         """Forbids the tokens that followed the last n - 1 tokens earlier."""
         before = self.size - 1
         history = tf.pad(past.history, [[0, 0], [0, 0], [before, 0]])  # (B, W, n - 1 + t)
@@ -89,7 +84,7 @@ class NoRepeatNgrams(Rule):
             same = tf.equal(history[:, :, start : start + length], last)
             found = tf.logical_and(found, tf.logical_or(same, known <= back))
         ids = past.history * tf.cast(found, tf.int32)
-        return forbid_tokens(logits, among(ids, logits)), state
+        return scores.without(scores.among(ids)), state
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -128,12 +123,11 @@ class RepetitionPenalty(Rule):
         """Returns the penalty for this call."""
         return inputs["repetition_penalty"]
 
-    def step(self, logits: Logits, past: Past, state: Any, known: Tensor) -> tuple[Logits, Any]:
+    def step(self, scores: Scores, past: Past, state: Any, known: Tensor) -> tuple[Scores, Any]:
         """Scales the logits of all tokens of the history."""
-        scores = scores_of(logits)
-        seen = tf.logical_and(among(past.history, logits), tf.logical_not(is_padding(scores)))
-        factor = tf.where(scores < 0, known, 1.0 / known)
-        return with_scores(logits, scores * tf.where(seen, factor, 1.0)), state
+        seen = tf.logical_and(scores.among(past.history), tf.logical_not(scores.is_padding))
+        factor = tf.where(scores.values < 0, known, 1.0 / known)
+        return scores.with_values(scores.values * tf.where(seen, factor, 1.0)), state
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -180,7 +174,7 @@ class ForbiddenWords(Rule):
         column = tf.maximum(tf.range(size) - (size - 1) + length, 0)
         return tf.gather(words, column, batch_dims=2)
 
-    def step(self, logits: Logits, past: Past, state: Any, known: Tensor) -> tuple[Logits, Any]:
+    def step(self, scores: Scores, past: Past, state: Any, known: Tensor) -> tuple[Scores, Any]:
         """Forbids the last tokens of words whose other tokens end the history."""
         ids = _completing(past.history, known)
         if self.words:
@@ -188,11 +182,8 @@ class ForbiddenWords(Rule):
             words = [[PAD_ID] * (longest - len(word)) + list(word) for word in self.words]
             constant = tf.constant([words], tf.int32)
             ids = tf.concat([ids, _completing(past.history, constant)], axis=2)
-        vocabulary = (
-            logits.columns.shape[0] if isinstance(logits, ListedScores) else logits.shape[-1]
-        )
-        ids *= tf.cast(tf.logical_and(ids >= 0, ids < vocabulary), tf.int32)
-        return forbid_tokens(logits, among(ids, logits)), state
+        ids *= tf.cast(tf.logical_and(ids >= 0, ids < scores.vocab_size), tf.int32)
+        return scores.without(scores.among(ids)), state
 
 
 def _completing(history: Tensor, words: Tensor) -> Tensor:
@@ -259,8 +250,8 @@ class BiasedPrefix(Rule):
         return tf.fill([batch_size, width], True)
 
     def step(
-        self, logits: Logits, past: Past, state: Tensor, known: tuple[Tensor, Tensor]
-    ) -> tuple[Logits, Tensor]:
+        self, scores: Scores, past: Past, state: Tensor, known: tuple[Tensor, Tensor]
+    ) -> tuple[Scores, Tensor]:
         """Mixes the distribution with the next token of the prefix."""
         prefix, strength = known
         last, token = (_at(prefix, past.count - back) for back in (2, 1))  # (B, 1)
@@ -268,12 +259,12 @@ class BiasedPrefix(Rule):
         state = tf.logical_and(state, tf.logical_or(begins, tf.equal(past.ids, last)))
         now = tf.logical_and(state, tf.logical_and(token != PAD_ID, past.count > 0))
         bias = tf.expand_dims(strength * tf.cast(now, tf.float32), 2)  # (B, W, 1)
-        here = tf.equal(ids_of(logits), token[:, :, tf.newaxis])
-        log_probs = tf.nn.log_softmax(scores_of(logits)) + tf.math.log(1.0 - bias)
+        here = tf.equal(scores.column_ids, token[:, :, tf.newaxis])
+        log_probs = scores.log_softmax().values + tf.math.log(1.0 - bias)
         own = tf.reduce_max(tf.where(here, log_probs, -np.inf), axis=2, keepdims=True)
         mixed = tf.math.log(tf.exp(own) + bias)
         log_probs = tf.maximum(log_probs, tf.where(here, mixed, -np.inf))
-        return with_scores(logits, log_probs), state
+        return scores.with_values(log_probs), state
 
 
 def _at(tokens: Tensor, column: Tensor) -> Tensor:
@@ -281,23 +272,3 @@ def _at(tokens: Tensor, column: Tensor) -> Tensor:
     column = tf.clip_by_value(column, 0, tf.shape(tokens)[1] - 1)
     column += tf.zeros_like(tokens[:, :1])
     return tf.reshape(tf.gather(tokens, column, batch_dims=1), [-1, 1])
-
-
-def among(ids: Tensor, logits: Tensor | ListedScores) -> Tensor:
-    """Returns whether each token of the vocabulary is one of the ids of a hypothesis.
-
-    Args:
-        ids: int32 (B, W, N), each in [0, V).
-        logits: float32 (B, W, V), or `ListedScores` of K ids.
-
-    Returns:
-        Boolean (B, W, V), or (B, W, K). It has no meaning for padding.
-    """
-    if isinstance(logits, ListedScores):
-        ids = tf.gather(logits.columns, ids)
-    shape = tf.shape(scores_of(logits))
-    offset = tf.reshape(shape[2] * tf.range(shape[0] * shape[1]), [shape[0], shape[1], 1])
-    places = tf.reshape(ids + offset, [-1, 1])
-    none = tf.fill([tf.reduce_prod(shape)], False)
-    found = tf.tensor_scatter_nd_update(none, places, tf.ones_like(places[:, 0], tf.bool))
-    return tf.reshape(found, shape)

@@ -1,7 +1,7 @@
 """Sampling: random tokens from the model's distribution.
 
 Shapes: B batch, W samples of a sentence, S source length, Q prefix length, T generated length,
-V vocabulary, C candidates.
+V vocabulary, C tokens to draw from.
 """
 
 import numbers
@@ -13,13 +13,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.call_options import check_number, check_option
+from keras_transformer.call_options import check_number
 from keras_transformer.decoding import SearchModel
 from keras_transformer.search.base import SearchResult
 from keras_transformer.search.greedy import IndependentSearch
 from keras_transformer.search.inputs import Source
 from keras_transformer.search.loop import Hypotheses, LoopInputs
-from keras_transformer.search.ranking import ListedScores, forbid, select, top_candidates
+from keras_transformer.search.scores import Scores, forbid, select
 from keras_transformer.types import Tensor
 
 # Random numbers are generated modulo this prime, by three rounds of x -> (x + constant)^5. Raising
@@ -65,18 +65,40 @@ def uniform_noise(source: Tensor, seed: Tensor, samples: int, length: Tensor) ->
     return tf.cast(noise // 2**8, tf.float32) * 2.0**-23
 
 
-def draw(
-    values: Tensor, number: Tensor, temperature: Tensor | float, top_p: Tensor | float = 1.0
-) -> Tensor:
-    """Draws a candidate in proportion to its probability.
+def start_draws(
+    source: Tensor, seed: Tensor, samples: int, loop_inputs: LoopInputs, hypotheses: Hypotheses
+) -> tuple[LoopInputs, Hypotheses]:
+    """Prepares a search that draws: its random numbers, and hypotheses that all run.
 
     Args:
-        values: float32 (B, W, C), log-probabilities of the candidates; sorted if `top_p` is used.
+        source, seed, samples: as in `uniform_noise`.
+        loop_inputs, hypotheses: before the first step.
+    """
+    length = loop_inputs.limit + (loop_inputs.given.prompt_length if loop_inputs.given else 1)
+    # At least 1: an empty batch has no maximum, and its only step reads a number too.
+    longest = tf.reduce_max(tf.concat([tf.reshape(length, [-1]), [1]], axis=0))
+    noise = uniform_noise(source, seed, samples, longest)
+    running = tf.where(loop_inputs.limit > 0, np.zeros(samples, "float32"), -np.inf)
+    return loop_inputs._replace(noise=noise), hypotheses._replace(running=running)
+
+
+def draw(
+    values: Tensor,
+    ids: Tensor | None,
+    number: Tensor,
+    temperature: Tensor | float,
+    top_p: Tensor | float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Draws a token in proportion to its probability.
+
+    Args:
+        values: float32 (B, W, C), log-probabilities of the tokens; sorted if `top_p` is used.
+        ids: int64 (B, W, C), their ids; `None` for 0 to C - 1.
         number: float32 (B, W), one random number in [0, 1) for each draw.
         temperature, top_p: as in `Sampling`.
 
     Returns:
-        int64 (B, W, 1), indices of candidates.
+        The drawn ids, int64 (B, W, 1), and their log-probabilities, float32 (B, W, 1).
     """
     # The peak is finite, so that the weights are 0, not NaN, if all tokens are forbidden.
     peak = tf.maximum(tf.reduce_max(values, axis=-1, keepdims=True), np.float32(-1e30))
@@ -84,13 +106,15 @@ def draw(
     cumulative = tf.cumsum(weights, axis=-1)
     total = cumulative[:, :, -1:]
     if tf.is_tensor(top_p) or top_p < 1:
-        # Candidates are sorted: keep those that have less than `top_p` before them.
+        # The tokens are sorted: keep those that have less than `top_p` before them.
         kept = tf.cast(cumulative - weights < top_p * total, tf.float32)
         total = tf.reduce_max(cumulative * kept, axis=-1, keepdims=True)  # (B, W, 1)
     # Inverse of the cumulative distribution.
     drawn = tf.expand_dims(number, 2) * total  # (B, W, 1)
     index = tf.reduce_sum(tf.cast(cumulative <= drawn, tf.int64), axis=-1, keepdims=True)
-    return tf.minimum(index, values.shape[-1] - 1)
+    index = tf.minimum(index, values.shape[-1] - 1)
+    drawn_ids = index if ids is None else tf.gather(ids, index, batch_dims=2)
+    return drawn_ids, tf.gather(values, index, batch_dims=2)
 
 
 def _source_integers(source: Source) -> Tensor:
@@ -164,9 +188,6 @@ class Sampling(IndependentSearch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("temperature", "top_k", "top_p", "seed"):
-            if getattr(self, name) is not None:
-                check_option(name, getattr(self, name))
         check_number(self.num_samples, "num_samples", numbers.Integral, 1)
 
     @property
@@ -187,46 +208,37 @@ class Sampling(IndependentSearch):
         self, model: SearchModel, inputs: dict[str, Any]
     ) -> tuple[Any, LoopInputs, Hypotheses]:
         """Does the same as in `Search`, with random numbers. All samples run in the first step."""
-        memory, loop_inputs, hypotheses = super().begin(model, inputs)
-        length = loop_inputs.limit + (loop_inputs.given.prompt_length if loop_inputs.given else 1)
-        # At least 1: an empty batch has no maximum, and its only step reads a number too.
-        longest = tf.reduce_max(tf.concat([tf.reshape(length, [-1]), [1]], axis=0))
+        memory, *state = super().begin(model, inputs)
         source = _source_integers(inputs["source"])
-        noise = uniform_noise(source, inputs["seed"], self.num_samples, longest)
-        running = tf.where(loop_inputs.limit > 0, np.zeros(self.num_samples, "float32"), -np.inf)
-        return memory, loop_inputs._replace(noise=noise), hypotheses._replace(running=running)
+        return memory, *start_draws(source, inputs["seed"], self.num_samples, *state)
 
     def choose(
-        self, position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
+        self, position: Tensor, log_probs: Scores, loop_inputs: LoopInputs
     ) -> tuple[Tensor, Tensor]:
         """Draws the next tokens, int32 (B, W); returns them and their log-probabilities."""
         options = loop_inputs.options
-        values, ids = self._candidates(position, log_probs, loop_inputs)  # (B, W, C)
-        index = draw(
-            values,
+        token, log_prob = draw(
+            *self._kept(position, log_probs, loop_inputs),
             tf.gather(loop_inputs.noise, position),
             options.get("temperature", self.temperature),
             options.get("top_p", self.top_p),
-        )  # (B, W, 1)
-        token = index if ids is None else tf.gather(ids, index, batch_dims=2)
-        log_prob = tf.gather(values, index, batch_dims=2)
+        )
         return tf.cast(token[..., 0], tf.int32), log_prob[..., 0]
 
-    def _candidates(
-        self, position: Tensor, log_probs: Tensor | ListedScores, loop_inputs: LoopInputs
+    def _kept(
+        self, position: Tensor, log_probs: Scores, loop_inputs: LoopInputs
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns log-probabilities and ids of candidates; no ids for all tokens in order."""
+        """Returns log-probabilities (B, W, C) and ids to draw from; no ids for all in order."""
         forbidden, options = self._forbidden(position, loop_inputs), loop_inputs.options
         top_k, top_p = (options.get(name, getattr(self, name)) for name in ("top_k", "top_p"))
         if self.top_k:
-            values, ids = top_candidates(log_probs, self.top_k, forbidden)
+            values, ids = log_probs.top(self.top_k, forbidden)
             return _best(values, top_k), ids
-        log_probs = tf.convert_to_tensor(log_probs)
-        size = log_probs.shape[-1]
-        every = forbid(log_probs, np.arange(size), forbidden)
+        log_probs, size = Scores(log_probs.dense), log_probs.vocab_size
+        every = forbid(log_probs.values, log_probs.column_ids, forbidden)
         if self.top_p == 1 and not {"top_k", "top_p"} & set(options):
             return every, None
-        values, ids = top_candidates(log_probs, size, forbidden)
+        values, ids = log_probs.top(size, forbidden)
         if "top_k" in options:
             values = _best(values, tf.where(top_k > 0, top_k, size))
         if self.top_p == 1:  # without a limit the same random number draws the same token

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_transformer.decoding import Alignments, Cache, CachedDecoding, Shared
-from keras_transformer.search.ranking import LEAST_LISTED, NOT_LISTED, ListedScores
+from keras_transformer.search.scores import LEAST_LISTED, NOT_LISTED, Scores
 from keras_transformer.special_ids import END_ID, NUM_SPECIAL, PAD_ID
 from keras_transformer.types import Array, Tensor
 
@@ -299,5 +299,5 @@ class Shortlisted:
         )
         logits = tf.matmul(tf.cast(vectors, tf.float32), memory.kernel.tensor)  # (B, W, K)
         logits += memory.bias[:, tf.newaxis]
-        scores = ListedScores(logits, memory.ids.tensor, memory.columns.tensor)
+        scores = Scores(logits, memory.ids.tensor, memory.columns.tensor)
         return scores, cache, *weights

@@ -1,6 +1,6 @@
 """The search of OpenAI's decoder for Whisper.
 
-Shapes: B batch, W hypotheses, P start tokens, V vocabulary, C candidates, K start scores.
+Shapes: B batch, W hypotheses, P start tokens, V vocabulary, C next tokens, K start scores.
 """
 
 import numbers
@@ -19,14 +19,8 @@ from keras_transformer.search import loop
 from keras_transformer.search.beam import BeamSearch
 from keras_transformer.search.inputs import START_IDS, batch_size_of, checked_alignments
 from keras_transformer.search.loop import GivenTokens, Hypotheses, LoopInputs
-from keras_transformer.search.ranking import (
-    Forbidden,
-    ListedScores,
-    forbid,
-    log_softmax,
-    select,
-)
-from keras_transformer.search.sampling import draw, uniform_noise
+from keras_transformer.search.sampling import draw, start_draws
+from keras_transformer.search.scores import Forbidden, Scores, forbid, select
 from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
 from keras_transformer.types import Tensor
 
@@ -155,13 +149,9 @@ class SpeechSearch(BeamSearch):
             given = GivenTokens(tf.ones_like(start), tf.pad(start, [[0, 0], [0, 1]]))
             loop_inputs = loop_inputs._replace(given=given)
         if "temperature" in inputs:
-            length = tf.reshape(loop_inputs.limit + loop_inputs.given.prompt_length, [-1])
-            longest = tf.reduce_max(tf.concat([length, [1]], axis=0))
             seed = inputs.get("seed", tf.zeros([], tf.int32))
-            noise = uniform_noise(start, seed, self.width, longest)
-            none = tf.where(loop_inputs.limit > 0, np.zeros(self.width, "float32"), -np.inf)
-            running = select(inputs["temperature"] > 0, none, hypotheses.running)
-            loop_inputs = loop_inputs._replace(noise=noise)
+            loop_inputs, drawn = start_draws(start, seed, self.width, loop_inputs, hypotheses)
+            running = select(inputs["temperature"] > 0, drawn.running, hypotheses.running)
             hypotheses = hypotheses._replace(running=running)
         return memory, loop_inputs, hypotheses
 
@@ -171,8 +161,8 @@ class SpeechSearch(BeamSearch):
         vectors, cache = model.prefill(start, memory, self.width)
         after_begin = tf.argmax(start == BEGIN_ID, axis=1)[:, tf.newaxis]
         vectors = tf.gather(vectors, after_begin, batch_dims=1)  # (B, 1, D)
-        log_probs = log_softmax(model.decoder_stack.embedding.logits(vectors))[:, 0]
-        start_scores = self._start_scores(log_probs)
+        logits = tf.cast(model.decoder_stack.embedding.logits(vectors), tf.float32)
+        start_scores = self._start_scores(tf.nn.log_softmax(logits)[:, 0])
 
         first_unknown = given.prompt_length[:, 0]
         tokens = given.tokens
@@ -267,25 +257,21 @@ class SpeechSearch(BeamSearch):
             return super()._done(scores, running, count, loop_inputs)
         return scores[:, -1:] > -np.inf
 
-    def _candidates(
-        self,
-        position: Tensor,
-        log_probs: Tensor | ListedScores,
-        forbidden: Forbidden,
-        loop_inputs: LoopInputs,
+    def _choose(
+        self, position: Tensor, log_probs: Scores, forbidden: Forbidden, loop_inputs: LoopInputs
     ) -> tuple[Tensor, Tensor]:
         """Returns the best next tokens; with a temperature above 0 one random token."""
-        values, ids = super()._candidates(position, log_probs, forbidden, loop_inputs)
+        values, ids = super()._choose(position, log_probs, forbidden, loop_inputs)
         if "temperature" not in loop_inputs.options:
             return values, ids
         temperature = loop_inputs.options["temperature"]
 
         def sample() -> tuple[Tensor, Tensor]:
-            allowed = forbid(log_probs, np.arange(log_probs.shape[-1]), forbidden)
             number = tf.gather(loop_inputs.noise, position)
-            drawn = draw(allowed, number, tf.maximum(temperature, np.float32(1e-3)))  # (B, W, 1)
-            score = tf.gather(allowed, drawn, batch_dims=2)
-            # The drawn token is the only candidate.
+            warm = tf.maximum(temperature, np.float32(1e-3))
+            every = forbid(log_probs.values, log_probs.column_ids, forbidden)
+            drawn, score = draw(every, None, number, warm)  # (B, W, 1)
+            # The drawn token is the only one.
             only = tf.where(np.arange(values.shape[-1]) < 1, score, -np.inf)
             return only, tf.zeros_like(ids) + tf.cast(drawn, ids.dtype)
 

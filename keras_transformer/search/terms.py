@@ -1,12 +1,13 @@
 """Terms: phrases that the output must contain.
 
-A beam search with `Terms` divides its hypotheses into banks by the number of met tokens of terms,
-so that hypotheses with few and with many met tokens survive side by side (Post and Vilar 2018,
-arXiv 1804.06609). Within a bank, hypotheses that have met different terms take turns. With two
-terms and eight hypotheses, random models then find the best text in 91 % of cases instead of 81.
+`BeamSearch(constraints=[Terms()])` makes a `TermSearch`. It divides its hypotheses into banks by
+the number of met tokens of terms, so that hypotheses with few and with many met tokens survive side
+by side (Post and Vilar 2018, arXiv 1804.06609). Within a bank, hypotheses that have met different
+terms take turns. With two terms and eight hypotheses, random models then find the best text in 91 %
+of cases instead of 81.
 
 Shapes: B batch, W hypotheses, N terms, L tokens of the longest term, V vocabulary, C candidates of
-a hypothesis, K candidates of a sentence.
+a hypothesis, K extensions of a sentence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +18,74 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.search.beam import BeamSearch, Extensions
 from keras_transformer.search.constraints import Past
-from keras_transformer.search.ranking import Forbidden, ListedScores, forbid, log_probs_of
+from keras_transformer.search.loop import Hypotheses, LoopInputs
 from keras_transformer.search.rules import Rule
-from keras_transformer.special_ids import PAD_ID
+from keras_transformer.search.scores import Forbidden, Scores, forbid, top_k
+from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.types import Array, Tensor
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+@dataclass(frozen=True)
+class TermSearch(BeamSearch):
+    """The beam search that follows the constraint `Terms`: its W best are chosen from banks.
+
+    With `early_stop`, W finished hypotheses of a sentence with terms are enough, because
+    hypotheses without their terms often have better scores.
+
+    Arguments and results are the same as in `BeamSearch`, which makes a `TermSearch` if `Terms` is
+    one of its constraints.
+
+    Example:
+
+    >>> type(BeamSearch(beam_width=8, constraints=[Terms()])).__name__
+    'TermSearch'
+    """
+
+    @property
+    def _place(self) -> int:
+        """The index of `Terms` among the constraints."""
+        return [constraint.search for constraint in self.constraints].index(TermSearch)
+
+    def _followed(self, hypotheses: Hypotheses, loop_inputs: LoopInputs) -> "FollowedTerms":
+        """Returns the terms and the state of the hypotheses."""
+        known, state = (x[self._place] for x in (loop_inputs.known, hypotheses.constraint_states))
+        return FollowedTerms(known[:, tf.newaxis], state)
+
+    def _extend(
+        self,
+        position: Tensor,
+        log_probs: Scores,
+        hypotheses: Hypotheses,
+        loop_inputs: LoopInputs,
+    ) -> Extensions:
+        """Returns all extensions, because the best ones of each bank are needed."""
+        followed = self._followed(hypotheses, loop_inputs)
+        unmet = tf.expand_dims(followed.missing() > 0, 2)
+        forbidden = [*self._forbidden(position, loop_inputs), (END_ID, unmet)]
+        values, ids, is_given = self._next_tokens(position, log_probs, forbidden, loop_inputs)
+        left = tf.reshape(loop_inputs.limit - loop_inputs.count(position), [-1, 1, 1])
+        tokens = followed.with_next(values, ids, log_probs, forbidden, left, is_given)
+        size = tf.shape(tokens[1], tf.int64)[2]
+        return self._best(hypotheses, size, tf.cast(self.beam_width * size, tf.int32), *tokens)
+
+    def _ranked(self, new: Extensions, ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Ranks within the banks. The W best take turns between them."""
+        place, order = by_bank(new.total, *new.more, ends)
+        _, index = top_k(order, self.beam_width)  # (B, W)
+        running = tf.gather(tf.where(ends, -np.inf, new.total), index, batch_dims=1)
+        return place, running, index
+
+    def _leader(self, running: Tensor, loop_inputs: LoopInputs) -> Tensor:
+        """Returns the best total, (B, 1). With `early_stop`, sentences with terms have none."""
+        best = tf.reduce_max(running, axis=1, keepdims=True)  # banks are not in order of scores
+        if not self.early_stop:
+            return best
+        terms = loop_inputs.known[self._place]
+        has_terms = tf.reduce_any(terms != PAD_ID, axis=[1, 2])[:, tf.newaxis]
+        return tf.where(has_terms, -np.inf, best)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -61,6 +125,7 @@ class Terms(Rule):
     """
 
     listed_inputs: ClassVar[Sequence[str]] = ("terms",)
+    search: ClassVar[type | None] = TermSearch
 
     @property
     def inputs(self) -> Mapping[str, Array]:
@@ -83,13 +148,11 @@ class Terms(Rule):
         """
         return tf.fill([batch_size, width, *tf.unstack(tf.shape(known))[1:]], False)
 
-    def step(
-        self, logits: Tensor | ListedScores, past: Past, state: Tensor, known: Tensor
-    ) -> tuple[Tensor | ListedScores, Any]:
-        """Follows the terms. `BeamSearch` chooses the tokens."""
+    def step(self, scores: Scores, past: Past, state: Tensor, known: Tensor) -> tuple[Scores, Any]:
+        """Follows the terms. `TermSearch` chooses the tokens."""
         after = matched(state, past.ids, known[:, tf.newaxis])
         generated = tf.reshape(past.count > 1, [-1, 1, 1, 1])
-        return logits, tf.logical_and(after, generated)
+        return scores, tf.logical_and(after, generated)
 
 
 def _in_others(terms: Tensor) -> Tensor:
@@ -135,11 +198,11 @@ class FollowedTerms(NamedTuple):
     terms: Tensor
     state: Tensor
 
-    def candidates(
+    def with_next(
         self,
         values: Tensor,
         ids: Tensor,
-        log_probs: Tensor | ListedScores,
+        log_probs: Scores,
         forbidden: Forbidden,
         left: Tensor,
         is_given: Tensor | bool,
@@ -149,8 +212,8 @@ class FollowedTerms(NamedTuple):
         Args:
             values: float32 (B, W, C), log-probabilities of the candidates.
             ids: int64 (B, W, C).
-            log_probs: float32 (B, W, V).
-            forbidden: see `ranking.Forbidden`.
+            log_probs: `Scores` of all next tokens.
+            forbidden: see `scores.Forbidden`.
             left: int32 (B or 1, 1, 1), how many tokens may follow the next one.
             is_given: boolean (B, 1, 1), whether the next token is given.
 
@@ -167,7 +230,7 @@ class FollowedTerms(NamedTuple):
         )
         not_new = tf.logical_or(is_candidate, tf.reduce_any(again, axis=3))
         not_new = tf.logical_or(not_new, is_given)
-        more = forbid(log_probs_of(tokens, log_probs), tokens, forbidden)
+        more = forbid(log_probs.at(tokens), tokens, forbidden)
         values = tf.concat([values, tf.where(not_new, -np.inf, more)], axis=2)
         ids = tf.concat([ids, tokens], axis=2)
 

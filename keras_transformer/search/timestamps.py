@@ -6,7 +6,7 @@ Shapes: B batch, W hypotheses, P start tokens, V vocabulary, t tokens so far.
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -46,6 +46,8 @@ class TimestampRules(Rule):
     >>> rules = TimestampRules(ids["<|0.00|>"], ids["<|notimestamps|>"])  # doctest: +SKIP
     >>> search = GreedySearch(constraints=[rules])  # doctest: +SKIP
     """
+
+    takes_listed: ClassVar[bool] = False
 
     first_time: int
     no_times: int

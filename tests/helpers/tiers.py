@@ -18,3 +18,8 @@ def quick(cases: Iterable, *chosen: object) -> list:
         return pytest.param(*values, marks=() if case in chosen else pytest.mark.full)
 
     return [parameter(case) for case in cases]
+
+
+def full(*values: object) -> object:
+    """Returns the parameter of a case that only the full suite runs."""
+    return pytest.param(*values, marks=pytest.mark.full)

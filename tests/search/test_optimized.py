@@ -11,7 +11,7 @@ import pytest
 
 TESTS = pathlib.Path(__file__).parents[1]
 CASES = {
-    "search/test_search.py": "beam or cached_search or samples",
+    "search/test_search.py": "plain_search or beam or cached_search or samples",
     "training/test_steps.py": "one_replica or train_on_batch",
     "models/test_models.py": "learns_to_copy or steps_with_a_cache or model_matches_the_reference",
 }

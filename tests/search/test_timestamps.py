@@ -113,8 +113,3 @@ def test_text_without_times_keeps_suppressed_tokens_out():
 def test_times_of_the_prompt_do_not_count():
     logits = np.zeros(V, "float32")
     assert (step(logits, [], [2, FIRST + 23, 41]) == step(logits, [])).all()
-
-
-def test_a_model_without_start_tokens_is_refused():
-    with pytest.raises(ValueError, match="reads_start"):
-        RULES.read(tf.zeros([1, 3]), {})

@@ -7,7 +7,6 @@ import itertools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from helpers import exports
 from helpers.forced import check
 from helpers.tiers import quick
@@ -50,27 +49,25 @@ def test_token_scores_and_alignments_equal_a_forward_pass(model, number, prefixe
     assert plain.token_scores == plain.alignments == ()
 
 
-@pytest.mark.full
-def test_recurrent_decoders_have_token_scores_and_alignments():
-    model = exports.tiny(vocab_size=V, recurrent_decoder=True)
-    search = BeamSearch(5, 1.0, early_stop=False, **HEADS)
-    check(model, SOURCE, search, *numpy(search(model, SOURCE, 11)))
-
-
-def test_token_scores_of_language_models_start_after_the_prompt():
-    model = exports.tiny("generate", vocab_size=V)
-    prompts = np.array([[2, 5, 7], [2, 11, 0]], "int32")
-    ids, scores, token_scores, _ = BeamSearch(3, token_scores=True)(model, prompts, 7)
-    for row, prompt in enumerate([[2, 5, 7], [2, 11]]):
-        for beam in range(3):
-            tokens = ids[row, beam].numpy()
-            fed = np.array([[*prompt, *tokens[tokens > 0]]])
-            log_probs = tf.nn.log_softmax(model(fed))[0].numpy()
-            places = np.arange(len(prompt), fed.shape[1])
-            expected = log_probs[places - 1, fed[0, places]]
-            found = token_scores[row, beam].numpy()
-            np.testing.assert_allclose(found[: len(expected)], expected, atol=1e-5)
-            assert not found[len(expected) :].any()
+@pytest.mark.parametrize(
+    "options, search, source, limit",
+    [
+        pytest.param(
+            {"vocab_size": V, "recurrent_decoder": True},
+            BeamSearch(5, 1.0, early_stop=False, **HEADS),
+            *(SOURCE, 11),
+            marks=pytest.mark.full,
+        ),
+        # only the end token and id 4 may be written, so some hypotheses do not exist
+        ({"vocab_size": 5}, BeamSearch(7, allow_unknown=False, **BOTH), [[4, 4, 3]], 2),
+    ],
+    ids=["recurrent", "missing hypotheses"],
+)
+def test_other_models_have_token_scores_and_alignments(options, search, source, limit):
+    model, source = exports.tiny(**options), np.array(source, "int32")
+    result = numpy(search(model, source, limit))
+    assert np.isinf(result[1]).any() == (options["vocab_size"] == 5)
+    check(model, source, search, *result)
 
 
 @pytest.mark.full
@@ -90,34 +87,3 @@ def test_constraints_do_not_change_token_scores_and_alignments(model):
     check(model, SOURCE, search, *result)
     for row in result[0].reshape(-1, result[0].shape[2]):
         assert len(set(row[row > 3])) == np.count_nonzero(row > 3)
-
-
-def test_hypotheses_that_do_not_exist_have_zeros():
-    model = exports.tiny(vocab_size=5)  # only the end token and id 4 may be written
-    search = BeamSearch(7, allow_unknown=False, **BOTH)
-    source = np.array([[4, 4, 3]], "int32")
-    result = numpy(search(model, source, 2))
-    assert np.isinf(result[1]).any()
-    check(model, source, search, *result)
-
-
-@pytest.mark.parametrize(
-    "make, error, words",
-    [
-        (lambda: BeamSearch(alignments=3), TypeError, "pairs of layer and head.*got 3"),
-        (lambda: BeamSearch(alignments=[(0,)]), TypeError, "pairs of layer and head"),
-        (lambda: BeamSearch(alignments=[]), ValueError, "no pair of layer and head"),
-        (lambda: BeamSearch(token_scores=1), TypeError, "token_scores must be True or False"),
-    ],
-)
-def test_wrong_options_are_refused(make, error, words):
-    with pytest.raises(error, match=words):
-        make()
-
-
-def test_models_that_cannot_align_are_refused(model):
-    with pytest.raises(ValueError, match="head 2 of layer 1, but the decoder has 2 layers of 2"):
-        GreedySearch(alignments=[(1, 2)])(model, SOURCE)
-    prompts = np.array([[2, 5]], "int32")
-    with pytest.raises(ValueError, match="CausalTransformer has no decoder that attends"):
-        GreedySearch(alignments=True)(exports.tiny("generate", vocab_size=V), prompts)
