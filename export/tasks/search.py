@@ -328,7 +328,7 @@ class SearchTask:
 
         worst = compare(self.model, tolerance, exact)
         if self.passed is not None:
-            allowed = max(tolerance, comparison.COPY_TOLERANCE)
+            allowed = max(tolerance, comparison.TOLERANCES["copy"])
             comparison.check_copy(lambda: compare(self.passed, allowed, exact=False))
         return worst
 
