@@ -26,12 +26,11 @@ from keras_transformer.export.encoder_decoder import (
     differences,
     position_tables,
     positions_to_write,
-    refuse,
     weights_of,
     why_not_engine,
 )
 from keras_transformer.export.exporter import Case, Format, export, part_of
-from keras_transformer.export.float32 import as_float32
+from keras_transformer.export.prepare import as_float32
 from keras_transformer.export.staging import Progress
 from keras_transformer.export.tasks import SearchTask
 from keras_transformer.importers.mapping import NEVER
@@ -109,11 +108,11 @@ def export_ctranslate2(
     >>> pieces = processor.encode(["A man rides."], out_type=str)  # doctest: +SKIP
     >>> processor.decode(engine.translate_batch(pieces)[0].hypotheses[0])  # doctest: +SKIP
     """
-    check_translator(model, tokenizer=tokenizer, target_tokenizer=target_tokenizer)
+    limits = differences(ACTIVATIONS)
+    check_translator(model, tokenizer, target_tokenizer, "CTranslate2", limits)
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {PRECISIONS}, but {precision!r} was passed.")
     max_length = positions_to_write(model, max_length, POSITIONS)
-    refuse("CTranslate2", differences(model, ACTIVATIONS))
     made = CTranslate2(model, max_length, precision, tokenizer, target_tokenizer)
     made.tolerance = tolerance
     export(path, made, verbose=verbose)

@@ -11,16 +11,59 @@ import abc
 import datetime
 import itertools
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.proof.comparison import TOLERANCES
 from keras_transformer.export.staging import Progress, WhyNot, staged
-from keras_transformer.export.tasks import Task
 from keras_transformer.types import Array, StrPath
 
 Case: TypeAlias = Mapping[str, Array]
+
+
+class Rule(NamedTuple):
+    """A rule that the arguments of an export may break.
+
+    Attributes:
+        error: the error to raise.
+        broken: function of the arguments, whether they break the rule. The rules before it hold.
+        message: function of the arguments, the text of the error.
+    """
+
+    error: type[Exception]
+    broken: Callable[[Any], Any]
+    message: Callable[[Any], str]
+
+
+def check_rules(rules: Iterable[Rule], arguments: Any) -> None:
+    """Raises the error of the first rule that is broken."""
+    for rule in rules:
+        if rule.broken(arguments):
+            raise rule.error(rule.message(arguments))
+
+
+class Task(Protocol):
+    """A function to export: its inputs for the proof, Keras' results, and their comparison."""
+
+    def cases(self, samples: Sequence[Any] | None = None) -> Sequence[Case]:
+        """Returns the inputs of the proof; random ones if `samples` is `None`."""
+
+    def expected(self, case: Case) -> Any:
+        """Returns Keras' results for a case."""
+
+    def compare(
+        self,
+        cases: Sequence[Case],
+        expected: Sequence[Any],
+        found: Sequence[Case],
+        tolerance: float,
+        exact: bool = True,
+    ) -> float:
+        """Raises `ExportError` unless the files gave Keras' results; returns the largest error."""
+
+    def same_tokens(self, expected: Sequence[Any], found: Sequence[Case]) -> list[int] | None:
+        """Returns the numbers of lines with Keras' tokens and of all lines; `None` for none."""
 
 
 class Part(NamedTuple):
@@ -58,7 +101,8 @@ class Format(abc.ABC):
 
     Attributes:
         why_not: a `WhyNot`, which recognizes earlier exports.
-        parts: the functions in the files. `export` reads them after `write`.
+        parts: the functions in the files. `export` reads them after `write`. Defaults to none:
+            files that were proven before.
         precision: of the weights, a key of `TOLERANCES`. Defaults to "float32".
         tolerance: largest error. Defaults to `None`: `TOLERANCES[precision]`.
         tokenizers: tokenizers of source and target that the folder holds; `None` for none.
@@ -74,7 +118,6 @@ class Format(abc.ABC):
     def write(self, folder: pathlib.Path, progress: Progress) -> None:
         """Writes the files into an empty folder, in stages of `progress`."""
 
-    @abc.abstractmethod
     def run(
         self, folder: pathlib.Path, calls: Sequence[tuple[str, Case]]
     ) -> Sequence[Mapping[str, Array]]:
@@ -87,6 +130,7 @@ class Format(abc.ABC):
         Returns:
             The outputs of each call, by name.
         """
+        raise NotImplementedError
 
     def seal(self, folder: pathlib.Path, proof: dict[str, Any]) -> Any:
         """Completes the folder after the proof; `export` returns the result."""
@@ -117,7 +161,7 @@ def export(path: StrPath, made: Format, *others: Format, verbose: bool = True) -
         proofs = []
         for each in (made, *others):
             each.write(folder, progress)
-            proofs.append(_prove(each, folder, progress))
+            proofs.append(_prove(each, folder, progress) if each.parts else {})
         with progress("sealing the folder"):
             for name, tokenizer in zip(names, made.tokenizers, strict=False):
                 if tokenizer is not None:

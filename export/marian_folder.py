@@ -19,6 +19,7 @@ from safetensors.numpy import save
 from keras_transformer.export.encoder_decoder import (
     CONFIG_FILE,
     PRODUCER,
+    Difference,
     check_translator,
     depths,
     differences,
@@ -29,7 +30,7 @@ from keras_transformer.export.encoder_decoder import (
     why_not_engine,
 )
 from keras_transformer.export.exporter import Case, Format, export, part_of
-from keras_transformer.export.float32 import as_float32
+from keras_transformer.export.prepare import as_float32
 from keras_transformer.export.staging import ExportError, Progress
 from keras_transformer.export.tasks import ForwardTask
 from keras_transformer.importers import mapping, marian, pieces
@@ -71,6 +72,13 @@ CHANNELS = {
     "output_kernel": 0,
 }
 
+# Arguments that CTranslate2 supports and Marian does not.
+DIFFERENCES: tuple[Difference, ...] = (
+    (lambda m: m.norm_first, lambda m: "norm_first=True"),
+    (lambda m: m.embedding_norm, lambda m: "embedding_norm=True"),
+    (lambda m: m.epsilon != marian.EPSILON, lambda m: f"epsilon={m.epsilon}"),
+)
+
 
 def export_marian(
     model: Transformer,
@@ -107,11 +115,11 @@ def export_marian(
     >>> export_marian(model, "out/marian", tokenizer)  # doctest: +SKIP
     >>> theirs = transformers.MarianMTModel.from_pretrained("out/marian")  # doctest: +SKIP
     """
-    check_translator(model, tokenizer=tokenizer, target_tokenizer=target_tokenizer)
+    limits = (*differences(ACTIVATIONS), *DIFFERENCES)
+    check_translator(model, tokenizer, target_tokenizer, "A Marian folder", limits)
     if tokenizer is None:
         raise TypeError("A Marian folder contains a vocabulary: pass tokenizer, a Tokenizer.")
     max_length = positions_to_write(model, max_length, POSITIONS)
-    refuse("A Marian folder", differences(model, ACTIVATIONS) + _more_differences(model))
     made = Marian(as_float32(model), max_length, (tokenizer, target_tokenizer or tokenizer))
     export(path, made, verbose=verbose)
 
@@ -185,16 +193,6 @@ class Marian(Format):
 def _without_padding(model: Transformer) -> keras.Model:
     """Returns a model of all logits but the one of padding, which Marian's table lacks."""
     return keras.Model(model.input, {"logits": model.output[..., UNKNOWN_ID:]})
-
-
-def _more_differences(model: Transformer) -> list[str]:
-    """Returns arguments that CTranslate2 supports and Marian does not."""
-    wrong = {
-        "norm_first=True": model.norm_first,
-        "embedding_norm=True": model.embedding_norm,
-        f"epsilon={model.epsilon}": model.epsilon != marian.EPSILON,
-    }
-    return [name for name, differs in wrong.items() if differs]
 
 
 def _channel_order(model: Transformer, length: int) -> Array:

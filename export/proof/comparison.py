@@ -249,8 +249,10 @@ def _compare_tokens(ids: Ids, scores: Array, tokens: Ids, claimed: Array) -> Non
         )
 
 
-def compare_texts(expected: Outputs, found: Outputs, tolerance: float) -> None:
+def compare_texts(expected: Outputs, found: Outputs, tolerance: float) -> float:
     """Raises `ExportError` unless strings and scores (B, W) agree, except for tied hypotheses.
+
+    Returns the largest error of a score.
 
     Args:
         expected: `texts` and `scores` of the tokenizer around the model.
@@ -275,6 +277,7 @@ def compare_texts(expected: Outputs, found: Outputs, tolerance: float) -> None:
             f"{worst:.2g}, where {tolerance:.2g} is allowed. Export without the tokenizer and "
             "serve ids, and please report it."
         )
+    return worst
 
 
 def _is_tied(scores: Array, beam: int) -> bool:

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from keras_transformer.decoding import Cache, States
+from keras_transformer.decoding import Cache, CachedDecoding, States
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.exporter import Rule
 from keras_transformer.export.tasks import GraphSource, SearchTask
 from keras_transformer.layers.attention import FORBIDDEN
 from keras_transformer.search.inputs import read_inputs
@@ -26,6 +27,47 @@ from keras_transformer.types import Tensor
 
 # A tensor, or tuples, lists and dicts of tensors.
 Nest: TypeAlias = Any
+
+RULES = (
+    Rule(
+        ValueError,
+        lambda a: a.layout not in signature.LAYOUTS,
+        lambda a: f"layout must be one of {signature.LAYOUTS}, but {a.layout!r} was passed.",
+    ),
+    Rule(
+        ValueError,
+        lambda a: a.layout == "steps" and a.search is None,
+        lambda a: (
+            "layout='steps' takes the loop of a search out of the graph: pass a search, or leave "
+            "it out."
+        ),
+    ),
+    Rule(
+        ValueError,
+        lambda a: a.layout == "steps" and a.search.reads_start_at_once,
+        lambda a: (
+            f"layout='steps' feeds start tokens one by one, but {type(a.search).__name__} reads "
+            "them at once. Leave layout out."
+        ),
+    ),
+    Rule(
+        ValueError,
+        lambda a: a.layout == "steps" and a.text,
+        lambda a: (
+            "text=True writes one file from text to text, which needs the loop in the graph: "
+            "pass layout='loop', or leave text out, because the runtime does the tokenizing."
+        ),
+    ),
+    Rule(
+        TypeError,
+        lambda a: a.layout == "steps" and not isinstance(a.searched, CachedDecoding),
+        lambda a: (
+            "layout='steps' needs caches and steps of a fixed size, which only Transformer and "
+            f"CausalTransformer have, but the search would run a {type(a.searched).__name__}. "
+            "Leave it out."
+        ),
+    ),
+)
 
 # Parts that a step changes. It only reads the rest.
 CHANGING = ("position", *Hypotheses._fields, "states")

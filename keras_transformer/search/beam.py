@@ -105,6 +105,11 @@ class BeamSearch(Search):
         check_flag(self.early_stop, "early_stop")
 
     @property
+    def free_options(self) -> set[str]:
+        """See `Search.free_options`."""
+        return super().free_options | {"length_penalty"}
+
+    @property
     def width(self) -> int:
         """W, `beam_width`."""
         return self.beam_width

@@ -147,6 +147,12 @@ def source_specs(model: SearchModel) -> dict[str, tf.TensorSpec]:
     return {name: tf.TensorSpec(x.shape, x.dtype, name) for name, x in inputs.items()}
 
 
+def reads_ids(model: SearchModel) -> bool:
+    """Returns whether the source is `source_ids` (B, S) alone."""
+    (name, spec), *others = source_specs(model).items()
+    return name == SOURCE_IDS and spec.dtype.is_integer and not others
+
+
 def _source_tensors(source: Any, specs: dict[str, tf.TensorSpec]) -> Source:
     if not isinstance(source, dict):
         if len(specs) > 1:

@@ -19,11 +19,12 @@ from keras_transformer.export import ExportError, export_onnx, onnx_model
 from keras_transformer.export.arguments import check_dtypes
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import read_artefact
-from keras_transformer.export.float32 import as_float32
+from keras_transformer.export.prepare import as_float32
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.runtime import Translator
+from keras_transformer.export.staging import Progress
 from keras_transformer.export.tasks import SearchTask
-from keras_transformer.export.text_model import add_text_model
+from keras_transformer.export.text_model import TextModel
 from keras_transformer.search import BeamSearch, GreedySearch
 
 
@@ -253,7 +254,7 @@ def test_large_models_store_their_weights_in_a_second_file(tmp_path, monkeypatch
     )
     assert large == one_file
     with pytest.raises(ExportError, match="too large for one file"):
-        add_text_model(path, SearchTask(model, BEAM, MAX_LENGTH), tokenizer())
+        TextModel(SearchTask(model, BEAM, MAX_LENGTH), tokenizer()).write(path, Progress(False))
 
 
 # Refusals
