@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 from helpers import exports
 from helpers.exports import BEAM, MAX_LENGTH, VOCAB, body, counts, session, source, tiny, tokenizer
-from helpers.linear_bias import LinearBias
 from helpers.tiers import quick
 
 import keras_transformer as kt
@@ -19,13 +18,12 @@ from keras_transformer.export import ExportError, export_onnx, onnx_model
 from keras_transformer.export.arguments import check_dtypes
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import read_artefact
-from keras_transformer.export.prepare import as_float32
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.staging import Progress
 from keras_transformer.export.tasks import SearchTask
 from keras_transformer.export.text_model import TextModel
-from keras_transformer.search import BeamSearch, GreedySearch
+from keras_transformer.search import BeamSearch
 
 
 @pytest.fixture
@@ -118,57 +116,6 @@ def test_onnxruntime_makes_a_constant_of_the_table_in_a_step(tmp_path):
     onnxruntime.InferenceSession(exports.artefact() / "model.onnx", options)
     inside, _ = body(onnx.load(path))
     assert "token_embedding/embeddings/step" in {item.name for item in inside.initializer}
-
-
-def test_the_search_gives_keras_tokens():
-    padding = source(3, 5)
-    padding[1] = 0
-    for ids in (source(1, 1), source(3, 5), source(7, 13), padding):
-        assert_same_search(exports.shared_model(), BEAM, exports.artefact(), ids)
-
-
-VARIANTS = {
-    "pre-norm, learned positions, exact gelu, biases": (
-        {
-            "norm_first": True,
-            "activation": "gelu",
-            "positions": kt.LearnedPositionEncoding(13),
-            "use_bias": True,
-            "num_layers": 1,
-        },
-        GreedySearch(),
-    ),
-    "rotary, two vocabularies, other head sizes": (
-        {"positions": "rotary", "target_vocab_size": 53, "key_dim": 4, "value_dim": 5},
-        BeamSearch(2, 0.0),
-    ),
-    "mixed bfloat16": ({"dtype": "mixed_bfloat16", "num_layers": 1}, GreedySearch()),
-    "your own positions": ({"positions": LinearBias(), "num_layers": 1}, BeamSearch(3)),
-}
-
-
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore:The model has 2 layers of the kind MultiHead")  # head sizes
-@pytest.mark.parametrize("name", quick(VARIANTS, "pre-norm, learned positions, exact gelu, biases"))
-def test_every_kind_of_translator_exports(name, tmp_path):
-    arguments, search = VARIANTS[name]
-    model = tiny(**arguments)
-    export_onnx(model, tmp_path / "out", search=search, max_length=7, verbose=False)
-    exported = as_float32(model)  # whatever the model's precision
-    for rows, length in ((1, 1), (2, 5), (5, 7)):
-        assert_same_search(exported, search, tmp_path / "out", source(rows, length), max_length=7)
-
-
-def test_a_language_model_samples_the_same_with_the_same_seed():
-    search = exports.SAMPLING
-    folder = exports.artefact(search, "generate")
-    manifest = read_artefact(folder).manifest
-    assert manifest["task"] == "generate"
-    assert [value["name"] for value in manifest["inputs"]] == ["source_ids", "seed"]
-    for seed in (5, 6):
-        assert_same_search(
-            exports.shared_model("generate"), search, folder, source(2, 5), seed=seed
-        )
 
 
 def test_the_forward_pass_of_a_translator(tmp_path):

@@ -32,18 +32,6 @@ def folder(name, layout="steps"):
     return exports.artefact(SEARCHES[name], **options)
 
 
-@pytest.mark.parametrize("name", SEARCHES)
-def test_steps_give_keras_tokens(name):
-    session = open_session(read_artefact(folder(name)))
-    for rows, length in ((1, 1), (3, 5), (7, 13)):
-        ids = source(rows, length)
-        expected = SEARCHES[name](exports.shared_model(), ids, MAX_LENGTH)
-        found, scores = session.run(None, {"source_ids": ids})
-        assert found.dtype == np.int32
-        np.testing.assert_array_equal(found, expected.ids)
-        np.testing.assert_allclose(scores, expected.scores, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", quick(SEARCHES, "beam"))
 def test_translator_returns_the_same_results_with_both_layouts(name):
     one, two = (
