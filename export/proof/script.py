@@ -6,9 +6,10 @@ crashes beside TensorFlow, can run. If a search has two files, the script import
 them from this package, because that loop is part of the proof.
 
 The job is a dict of `models` (paths), `signatures` (names, or null), `opener` ("module:function",
-or ""), `extensions`, `timed` and `saturates` (booleans) and `cases` (`{"inputs": path.npz, "outputs": path.npz}`). A SavedModel has
-one signature for each case. The last line printed is the report, `{"check", "error", "seconds"}`:
-the last check that began, its error or null, and the seconds of all timed runs.
+or ""), `extensions`, `timed` and `saturates` (booleans) and `cases`
+(`{"inputs": path.npz, "outputs": path.npz}`). A SavedModel has one signature for each case. The
+last line printed is the report, `{"check", "error", "seconds"}`: the last check that began, its
+error or null, and the seconds of all timed runs.
 """
 
 import importlib
