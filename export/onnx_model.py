@@ -5,7 +5,7 @@ import importlib.metadata
 import json
 import pathlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -26,7 +26,7 @@ from keras_transformer.export.proof import run_exported
 from keras_transformer.export.staging import Progress, WhyNot, why_not_files
 from keras_transformer.export.tasks import GraphSource, Task
 from keras_transformer.export.tasks.search import ExportableSearch
-from keras_transformer.export.tasks.stepwise import StepwiseSearch
+from keras_transformer.export.tasks.stepwise import graph_sources
 from keras_transformer.search import Shortlist
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, StrPath
@@ -208,7 +208,7 @@ class OnnxFiles(Format):
 
     def write(self, folder: pathlib.Path, progress: Progress) -> None:
         reached = set()
-        for name, source in _graph_sources(self.task, self.layout, self.precision):
+        for name, source in graph_sources(self.task, self.layout, self.precision):
             graph, found = _make_graph(source, self.precision, self.fuse, self.keep_float, progress)
             with progress("writing"):
                 _save(graph, folder / name, self.task.option_defaults)
@@ -251,17 +251,6 @@ class OnnxFiles(Format):
         )
         (folder / signature.MANIFEST_FILE).write_bytes(sealed)
         return json.loads(sealed)
-
-
-def _graph_sources(task: Task, layout: str, precision: str) -> Iterator[tuple[str, GraphSource]]:
-    """Yields each file's name and source. Trace a source before you take the next one."""
-    if layout == "loop":
-        source = GraphSource(task.model, task.function, task.specs, task.axes, task.row_scales)
-        yield signature.MODEL_FILE, source
-        return
-    stepwise = StepwiseSearch(task, "float16" if precision == "float16" else "float32")
-    yield signature.FIRST_FILE, stepwise.first
-    yield signature.STEP_FILE, stepwise.step
 
 
 def _make_graph(

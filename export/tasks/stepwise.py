@@ -19,7 +19,7 @@ import tensorflow as tf
 from keras_transformer.decoding import Cache, CachedDecoding, States
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.exporter import Rule
-from keras_transformer.export.tasks import GraphSource, SearchTask
+from keras_transformer.export.tasks import GraphSource, SearchTask, Task
 from keras_transformer.layers.attention import FORBIDDEN
 from keras_transformer.search.inputs import read_inputs
 from keras_transformer.search.loop import GivenTokens, Hypotheses, LoopInputs, add_token
@@ -257,6 +257,23 @@ class StepwiseSearch:
         rest = (parts[name] for name in ("noise", "options", "known"))
         loop_inputs = LoopInputs(parts["limit"], given, *rest)
         return memory, loop_inputs, parts["position"], build(Hypotheses), cache
+
+
+def graph_sources(task: Task, layout: str, precision: str) -> Iterator[tuple[str, GraphSource]]:
+    """Yields the name and the source of each file. Trace a source before you take the next one.
+
+    Args:
+        task: `ForwardTask` or `SearchTask`.
+        layout: "loop" or, for a `SearchTask`, "steps".
+        precision: of the weights, as in `export_onnx`.
+    """
+    if layout == "loop":
+        source = GraphSource(task.model, task.function, task.specs, task.axes, task.row_scales)
+        yield signature.MODEL_FILE, source
+        return
+    stepwise = StepwiseSearch(task, "float16" if precision == "float16" else "float32")
+    yield signature.FIRST_FILE, stepwise.first
+    yield signature.STEP_FILE, stepwise.step
 
 
 def _places(batch_size: Tensor, rows: int, width: int) -> Tensor:
