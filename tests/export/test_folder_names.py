@@ -26,20 +26,6 @@ def test_other_points_in_the_name_of_a_folder_are_kept(name, tmp_path):
     assert (tmp_path / name / "a").exists()
 
 
-EXPORTERS = {
-    "onnx": lambda model, path: export.export_onnx(model, path, search=exports.GREEDY),
-    "saved_model": lambda model, path: export.export_saved_model(model, path),
-    "ctranslate2": lambda model, path: export.export_ctranslate2(model, path),
-    "marian": lambda model, path: export.export_marian(model, path, exports.tokenizer()),
-}
-
-
-@pytest.mark.parametrize("name", EXPORTERS)
-def test_every_exporter_says_that_it_writes_a_folder(name, tmp_path):
-    with pytest.raises(ValueError, match=r"The export is a folder, but .* such as '.*/model'"):
-        EXPORTERS[name](exports.tiny(), tmp_path / "model.onnx")
-
-
 @pytest.mark.parametrize("write", [export.export_onnx, export.export_saved_model])
 @pytest.mark.parametrize("kind", ["translate", "generate"])
 def test_a_forward_pass_beside_a_tokenizer_is_said(write, kind, tmp_path):

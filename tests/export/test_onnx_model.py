@@ -220,27 +220,6 @@ def test_errors_name_operators_without_counterpart(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_check_leaves_the_folder_as_it_was(encoder, tmp_path, monkeypatch, capsys):
-    path = tmp_path / "out"
-    path.mkdir()
-    earlier = f'{{"format": "{signature.FORMAT}"}}'
-    (path / signature.MANIFEST_FILE).write_text(earlier)
-
-    def broken(*arguments, **named):
-        raise KeyError("surprise")
-
-    monkeypatch.setattr(comparison, "compare_forward", broken)
-    with pytest.raises(ExportError, match="Failed at comparing: KeyError: 'surprise'.*unchanged"):
-        export_onnx(encoder, path)
-    assert "comparing ... failed\n" in capsys.readouterr().err
-    assert [item.name for item in tmp_path.iterdir()] == ["out"]
-    assert (path / signature.MANIFEST_FILE).read_text() == earlier
-    (path / "precious.txt").write_text("mine")
-    with pytest.raises(ExportError, match="not an earlier export"):
-        export_onnx(encoder, path, verbose=False)
-    assert (path / "precious.txt").read_text() == "mine"
-
-
 REFUSED = [
     (ValueError, "precision must be one of", {"precision": "float8"}),
     (TypeError, "model must be a Keras model", {"model": "model.keras"}),

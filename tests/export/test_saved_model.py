@@ -10,7 +10,7 @@ from helpers import exports, processes
 from helpers.exports import BEAM, LINES, MAX_LENGTH, source, tiny
 
 import keras_transformer as kt
-from keras_transformer.export import ExportError, export_onnx, export_saved_model, saved_model
+from keras_transformer.export import ExportError, export_onnx, export_saved_model
 from keras_transformer.export.saved_model import why_not_saved_model
 from keras_transformer.padding import pad_rows
 from keras_transformer.search import GreedySearch, Sampling
@@ -87,22 +87,6 @@ def test_a_language_model_continues_text_with_a_seed(language_model):
         signatures["generate"](text=text, seed=seed)["texts"].numpy().tolist() for seed in seeds
     )
     assert first == again != other
-
-
-@pytest.mark.full
-def test_failed_check_leaves_the_folder_as_it_was(tmp_path, monkeypatch):
-    path = tmp_path / "out"
-    path.mkdir()
-    (path / "saved_model.pb").write_text("earlier")
-
-    def broken(*arguments, **named):
-        raise ExportError("broken on purpose")
-
-    monkeypatch.setattr(saved_model, "run_exported", broken)
-    with pytest.raises(ExportError, match="broken on purpose"):
-        export_saved_model(tiny("encode", num_layers=1), path, verbose=False)
-    assert [item.name for item in tmp_path.iterdir()] == ["out"]
-    assert (path / "saved_model.pb").read_text() == "earlier"
 
 
 @pytest.mark.full
