@@ -26,30 +26,6 @@ def viewer():
     return encoders.writer(encoders.patches_encoder)
 
 
-@pytest.mark.full
-def test_onnx_holds_the_search_over_frames(listener, tmp_path):
-    search = kt.BeamSearch(3)
-    manifest = export_onnx(
-        listener,
-        tmp_path / "onnx",
-        exports.tokenizer(),
-        search,
-        max_length=MAX_LENGTH,
-        verbose=False,
-    )
-    assert manifest["task"] == "transcribe" and manifest["vocab_size"]["source"] is None
-    axes = ["batch", "frames_length", encoders.FEATURES]
-    assert manifest["inputs"] == [{"name": "frames", "dtype": "float32", "axes": axes}]
-    session = exports.session(tmp_path / "onnx")
-    for rows, length in ((1, 1), (4, 9), (2, 14)):
-        frames = encoders.frames(rows, length)
-        expected = search(listener, frames, MAX_LENGTH)
-        for fed in (frames, np.pad(frames, [(0, 0), (0, 3), (0, 0)])):
-            token_ids, scores = session.run(None, {"frames": fed})
-            np.testing.assert_array_equal(token_ids, expected.ids)
-            np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
-
-
 def test_the_tokenizer_is_checked_against_the_table_that_reads_its_ids(tmp_path):
     """Tables of numbers that the encoder computes may have fewer rows."""
     keras.utils.set_random_seed(5)

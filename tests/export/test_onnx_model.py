@@ -14,7 +14,7 @@ from helpers.exports import BEAM, MAX_LENGTH, VOCAB, body, counts, session, sour
 from helpers.tiers import quick
 
 import keras_transformer as kt
-from keras_transformer.export import ExportError, export_onnx, onnx_model
+from keras_transformer.export import ExportError, export_onnx, export_saved_model, onnx_model
 from keras_transformer.export.arguments import check_dtypes
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import read_artefact
@@ -295,3 +295,14 @@ def test_unsupported_models_and_backends_are_refused(encoder, tmp_path, monkeypa
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(ValueError, match="Keras runs on jax here.*KERAS_BACKEND=tensorflow"):
         export_onnx(encoder, tmp_path / "out")
+
+
+@pytest.mark.parametrize("write", [export_onnx, export_saved_model])
+@pytest.mark.parametrize("kind", ["translate", "generate"])
+def test_a_forward_pass_beside_a_tokenizer_is_said(write, kind, tmp_path):
+    (tmp_path / "mine").write_text("")  # the warning comes before any work
+    with (
+        pytest.warns(UserWarning, match="Without a search, .* nothing generates text from it"),
+        pytest.raises(ExportError, match="exists and is not an earlier export"),
+    ):
+        write(tiny(kind), tmp_path, tokenizer(), verbose=False)

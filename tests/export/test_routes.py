@@ -76,7 +76,10 @@ class Row(NamedTuple):
 
 
 ALL = ("loop", "steps", "saved_model")
+HEAD = kt.GreedySearch(alignments=[(0, 1)])
 ROWS = {
+    "token scores and alignments": Row("translate", exports.DETAILED, ("loop", "steps")),
+    "alignments of a head": Row("translate", HEAD, ("saved_model",)),
     "beam": Row("translate", exports.BEAM, ALL),
     "greedy": Row("translate", exports.GREEDY, ("loop", "steps")),
     "samples": Row("generate", exports.SAMPLING, ("loop", "steps"), options={"seed": 5}),
@@ -87,7 +90,11 @@ ROWS = {
     "rotary, two vocabularies, other head sizes": Row(
         lambda: tiny(**ROTARY), kt.BeamSearch(2, 0.0)
     ),
-    "mixed bfloat16": Row(lambda: tiny(dtype="mixed_bfloat16", num_layers=1), kt.GreedySearch()),
+    "mixed bfloat16": Row(
+        lambda: tiny(dtype="mixed_bfloat16", num_layers=1),
+        kt.GreedySearch(),
+        ("loop", "saved_model"),
+    ),
     "your own positions": Row(lambda: tiny(positions=LinearBias(), num_layers=1), kt.BeamSearch(3)),
     "frames": Row(listener, kt.BeamSearch(3), ("loop", "saved_model"), frames),
     "several inputs": Row(
@@ -130,7 +137,9 @@ def exported(name, route):
 def opened(folder, route):
     """Returns a function of arrays that runs a folder."""
     if route != "saved_model":
-        names, session = ["token_ids", "scores"], open_session(read_artefact(folder))
+        artefact = read_artefact(folder)
+        names = [value["name"] for value in artefact.manifest["outputs"]]
+        session = open_session(artefact)
         return lambda **inputs: dict(zip(names, session.run(names, inputs), strict=True))
     loaded = tf.saved_model.load(str(folder))
     return lambda **inputs: {
@@ -151,11 +160,12 @@ def test_every_route_gives_the_tokens_of_keras(name, route):
         source = row.inputs(rows, length)
         expected = row.search(model, source, exports.MAX_LENGTH, **row.options)
         found = run(**source, **arrays)
-        size = expected.ids.shape[2]
         assert found["token_ids"].dtype == np.int32
-        np.testing.assert_array_equal(found["token_ids"][..., :size], expected.ids)
-        assert not found["token_ids"][..., size:].any()
-        np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(found.pop("token_ids"), expected.ids)
+        assert list(found) == row.search.result_names[1:] or route == "saved_model"
+        for output, array in found.items():
+            reference = getattr(expected, output)
+            np.testing.assert_allclose(array, reference, rtol=1e-4, atol=1e-5, err_msg=output)
     assert len({tuple(row) for row in expected.ids.numpy()[:, 0].tolist()}) > 1
     if route != "saved_model":
         values = read_artefact(folder).manifest["inputs"]
