@@ -152,7 +152,8 @@ RULES = (
         ValueError,
         lambda a: a.searched is not a.model and a.search is None,  # `searched` checks the shortlist
         lambda a: (
-            "A shortlist limits the tokens that a search may write: pass a search, or leave it out."
+            "A shortlist limits the tokens that a search may write: pass a Transformer that reads "
+            "ids and a search, or leave it out."
         ),
     ),
     Rule(

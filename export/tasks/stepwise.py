@@ -59,12 +59,12 @@ RULES = (
         ),
     ),
     Rule(
-        TypeError,
+        ValueError,
         lambda a: a.layout == "steps" and not isinstance(a.searched, CachedDecoding),
         lambda a: (
-            "layout='steps' needs caches and steps of a fixed size, which only Transformer and "
-            f"CausalTransformer have, but the search would run a {type(a.searched).__name__}. "
-            "Leave it out."
+            "layout='steps' has caches and steps of fixed shapes, which only Transformer and "
+            f"CausalTransformer give, but the search would run a {type(a.searched).__name__}. Pass "
+            "layout='loop'."
         ),
     ),
 )
