@@ -154,7 +154,7 @@ def export(path: StrPath, made: Format, *others: Format, verbose: bool = True) -
 
     Example:
 
-    >>> export("out/lite", LiteRT(model, search))  # doctest: +SKIP
+    >>> export("out/lite", LiteRT(task, samples, "float32"))  # doctest: +SKIP
     """
     progress, names = Progress(verbose), (signature.TOKENIZER_FILE, signature.TARGET_TOKENIZER_FILE)
     with staged(path, made.why_not) as folder:
