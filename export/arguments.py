@@ -1,220 +1,225 @@
-"""Checks the exporters' arguments before any work is done.
+"""The arguments of exporters, and the table of their rules.
 
-An export takes seconds to minutes, so these checks come first. Each error names the value that was
-passed, the expected values and a fix. Tasks check samples, because they know the model's inputs.
-
-Shapes: B rows, S tokens, C classes.
+An export takes seconds to minutes, so all rules are checked first. Each error names the value that
+was passed, the expected values and a fix. A rule is one row of `RULES`, or of the table beside the
+feature that it belongs to, such as `tasks.stepwise.RULES`. Tasks check samples, because they know
+the inputs of the model.
 """
 
+import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_transformer.decoding import CachedDecoding
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.task_heads import (
-    HEADS,
-    FeatureExtraction,
-    Head,
-    Heads,
-    QuestionAnswering,
-    TokenClassification,
-    tags_words,
-)
+from keras_transformer.export.artefact.task_heads import HEADS
+from keras_transformer.export.exporter import Rule, check_rules
 from keras_transformer.export.graph import quantize
 from keras_transformer.export.staging import ExportError
-from keras_transformer.export.tasks.forward import ForwardTask
-from keras_transformer.export.tasks.search import ExportableSearch, reads_ids, vocab_sizes
+from keras_transformer.export.tasks.search import vocab_sizes
 from keras_transformer.layers.checks import check_time_distributed
-from keras_transformer.models import Transformer
-from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortlist, Shortlisted
-from keras_transformer.search.speech import SpeechSearch
-from keras_transformer.text.json_tokenizer import JsonTokenizer
-from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortlisted
 from keras_transformer.text.vocabularies import check_tokenizer, check_tokenizers, of_both_sides
-from keras_transformer.types import AnyTokenizer
 
 
-def check_arguments(
-    model: keras.Model,
-    tokenizer: Tokenizer | None,
-    search: ExportableSearch | None,
-    max_length: int | None,
-    max_source_length: int | None = None,
-    target_tokenizer: Tokenizer | None = None,
-) -> None:
-    """Raises `TypeError` or `ValueError` for arguments that no exporter accepts.
+@dataclass
+class Arguments:
+    """The arguments of an exporter.
 
-    See `export_onnx` for the arguments. Any object with the methods `encode` and `save` can be a
-    tokenizer.
+    Args:
+        model: Keras model.
+        tokenizer, search, target_tokenizer, head, max_length, max_source_length, options,
+            precision, keep_float, layout, text, shortlist: as in `export_onnx`, which has all of
+            them. An exporter leaves out the arguments that it does not have.
+        in_graph: advice, if tokenizers become part of the graph. Defaults to "": they do not.
     """
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
+
+    model: Any
+    tokenizer: Any = None
+    search: Any = None
+    target_tokenizer: Any = None
+    head: Any = None
+    max_length: int | None = None
+    max_source_length: int | None = None
+    options: Sequence[str] = ()
+    precision: str = "float32"
+    keep_float: Sequence[str] = ()
+    layout: str = "loop"
+    text: bool = False
+    shortlist: Any = None
+    in_graph: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The name of the class of the model."""
+        return type(self.model).__name__
+
+    @property
+    def tokenizers(self) -> tuple[Any, Any]:
+        """The tokenizers that were passed, or `None`."""
+        return self.tokenizer, self.target_tokenizer
+
+    @functools.cached_property
+    def searched(self) -> Any:
+        """The model that the search runs: the model with its shortlist."""
+        return self.searching(self.model)
+
+    def searching(self, model: Any) -> Any:
+        """Returns a copy of the model with the shortlist."""
+        return model if self.shortlist is None else Shortlisted(model, self.shortlist)
+
+
+RULES = (
+    Rule(
+        ValueError,
+        lambda a: keras.backend.backend() != "tensorflow",
+        lambda a: (
             f"Exporters trace with TensorFlow, but Keras runs on {keras.backend.backend()} here. "
             "Save the model, then load and export it where KERAS_BACKEND=tensorflow is set."
-        )
-    if not isinstance(model, keras.Model):
-        raise TypeError(f"model must be a Keras model, but {type(model).__name__} was passed.")
-    if not model.built or not getattr(model, "inputs", None):
-        raise ValueError(
-            f"{model.name} is not a functional model: its inputs are unknown. Build it with "
+        ),
+    ),
+    Rule(
+        TypeError,
+        lambda a: not isinstance(a.model, keras.Model),
+        lambda a: f"model must be a Keras model, but {a.kind} was passed.",
+    ),
+    Rule(
+        ValueError,
+        lambda a: not a.model.built or not getattr(a.model, "inputs", None),
+        lambda a: (
+            f"{a.model.name} is not a functional model: its inputs are unknown. Build it with "
             "keras.Input, as `Transformer` is."
+        ),
+    ),
+    Rule(
+        ValueError,
+        lambda a: a.target_tokenizer is not None and (a.tokenizer is None or a.search is None),
+        lambda a: "target_tokenizer decodes search results: pass tokenizer and search too.",
+    ),
+    *(
+        Rule(
+            ValueError,
+            lambda a, name=name: not _is_positive(getattr(a, name)),
+            lambda a, name=name: (
+                f"{name} must be a positive integer, but {getattr(a, name)!r} was passed."
+            ),
         )
-    check_time_distributed(model)
-    for name, given in (("tokenizer", tokenizer), ("target_tokenizer", target_tokenizer)):
-        if given is not None:
-            check_tokenizer(given, name)
-    if target_tokenizer is not None and (tokenizer is None or search is None):
-        raise ValueError("target_tokenizer decodes search results: pass tokenizer and search too.")
-    for name, value in (("max_length", max_length), ("max_source_length", max_source_length)):
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} must be a positive integer, but {value!r} was passed.")
-    if search is not None:
-        _check_search(model, search, max_length)
-    elif max_length is not None:
-        raise ValueError(
-            "max_length limits what a search generates: pass a search, or leave it out."
-        )
-    elif tokenizer is not None and hasattr(model, "decode_step"):
-        warnings.warn(
-            f"Without a search, {type(model).__name__} is exported as one forward pass from ids to "
-            "logits, and nothing generates text from it. Pass a search, such as BeamSearch(4), or "
-            "leave the tokenizer out.",
-            stacklevel=3,
-        )
-    if tokenizer is not None:
-        given = {"source": tokenizer, "target": target_tokenizer or tokenizer}
-        sizes = None
-        if search is not None:
-            given = of_both_sides(model, tokenizer, target_tokenizer)
-            sizes = vocab_sizes(model)
-        check_tokenizers(model, given, sizes)
-
-
-def _check_search(model: keras.Model, search: ExportableSearch, max_length: int | None) -> None:
-    """Raises unless `search` can run the model."""
-    if not isinstance(search, (GreedySearch, BeamSearch, Sampling)):
-        raise TypeError(
+        for name in ("max_length", "max_source_length")
+    ),
+    Rule(
+        TypeError,
+        lambda a: not isinstance(a.search, (GreedySearch, BeamSearch, Sampling, type(None))),
+        lambda a: (
             "search must be a GreedySearch, BeamSearch or Sampling, but "
-            f"{type(search).__name__} was passed."
-        )
-    if not hasattr(model, "decode_step"):
-        raise TypeError(
-            f"{type(model).__name__} has no decode_step, so a search cannot run it. Pass a "
-            "Transformer or CausalTransformer, or leave `search` out to export the forward pass. "
-            "For a decoder on an encoder of your own, use Transformer(encoder=...)."
-        )
-    if max_length is not None and search.min_length > max_length:
-        raise ValueError(
-            f"The search has min_length={search.min_length}, but may write at most {max_length} "
-            "tokens (max_length). Pass a larger max_length, or a search with a smaller min_length."
-        )
+            f"{type(a.search).__name__} was passed."
+        ),
+    ),
+    Rule(
+        TypeError,
+        lambda a: a.search is not None and not hasattr(a.model, "decode_step"),
+        lambda a: (
+            f"{a.kind} has no decode_step, so a search cannot run it. Pass a Transformer or "
+            "CausalTransformer, or leave `search` out to export the forward pass. For a decoder on "
+            "an encoder of your own, use Transformer(encoder=...)."
+        ),
+    ),
+    Rule(
+        ValueError,
+        lambda a: a.search and a.max_length is not None and a.search.min_length > a.max_length,
+        lambda a: (
+            f"The search has min_length={a.search.min_length}, but may write at most "
+            f"{a.max_length} tokens (max_length). Pass a larger max_length, or a search with a "
+            "smaller min_length."
+        ),
+    ),
+    Rule(
+        ValueError,
+        lambda a: a.search is None and a.max_length is not None,
+        lambda a: "max_length limits what a search generates: pass a search, or leave it out.",
+    ),
+    Rule(
+        ValueError,
+        lambda a: a.precision not in signature.PRECISIONS,
+        lambda a: (
+            f"precision must be one of {signature.PRECISIONS}, but {a.precision!r} was passed."
+        ),
+    ),
+    Rule(
+        ValueError,
+        lambda a: a.searched is not a.model and a.search is None,  # `searched` checks the shortlist
+        lambda a: (
+            "A shortlist limits the tokens that a search may write: pass a Transformer that reads "
+            "ids and a search, or leave it out."
+        ),
+    ),
+    Rule(
+        ValueError,
+        lambda a: isinstance(a.options, str) or not set(a.options) <= _options(a).keys(),
+        lambda a: (
+            f"options must be a list of a search's options, got {a.options!r}; "
+            + (
+                f"{type(a.search).__name__} has {list(_options(a))}."
+                if a.search
+                else "there is no search."
+            )
+        ),
+    ),
+    Rule(
+        TypeError,
+        lambda a: a.head is not None and type(a.head) not in HEADS.values(),
+        lambda a: (
+            f"head must be one of {', '.join(HEADS)}, but {type(a.head).__name__} was passed."
+        ),
+    ),
+    Rule(
+        ValueError,
+        lambda a: a.head is not None and a.search is not None,
+        lambda a: "A search writes texts and has no head: pass `search` or `head`, not both.",
+    ),
+)
 
 
-def check_onnx_arguments(
-    model: keras.Model,
-    tokenizer: Tokenizer | None,
-    search: ExportableSearch | None,
-    precision: str,
-    keep_float: Sequence[str],
-    layout: str,
-    text: bool,
-    shortlist: Shortlist | None,
-) -> None:
-    """Raises `TypeError` or `ValueError` for arguments that only `export_onnx` has."""
-    if precision not in signature.PRECISIONS:
-        raise ValueError(
-            f"precision must be one of {signature.PRECISIONS}, but {precision!r} was passed."
-        )
-    quantize.check_keep_float(
-        keep_float, precision, [variable.path for variable in model.variables]
-    )
-    _check_layout(model, search, text, layout)
-    if text and (tokenizer is None or search is None):
-        raise ValueError("text=True needs a tokenizer and a search: pass both, or leave it out.")
-    if text and not reads_ids(model):
-        raise ValueError(
-            "text=True writes a file from text to text, but this model's encoder reads "
-            f"{[tensor.name for tensor in model.encoder.inputs]}. Leave it out: the runtime "
-            "decodes the model's output."
-        )
-    if shortlist is not None:
-        _check_shortlist(model, search, shortlist, layout)
+def _is_positive(value: Any) -> bool:
+    return value is None or (isinstance(value, int) and value > 0)
 
 
-def check_graph_tokenizers(
-    tokenizer: AnyTokenizer | None, target_tokenizer: AnyTokenizer | None, otherwise: str
-) -> None:
-    """Raises `TypeError`, which says what to do otherwise, if a graph cannot hold a tokenizer."""
-    if any(isinstance(given, JsonTokenizer) for given in (tokenizer, target_tokenizer)):
-        raise TypeError(
-            "Strings inside the graph need a Tokenizer, a SentencePiece model, but a JsonTokenizer "
-            f"was passed. {otherwise}."
-        )
+def _options(arguments: Arguments) -> dict[str, Any]:
+    return arguments.search.call_defaults if arguments.search else {}
 
 
-def _check_layout(
-    model: keras.Model, search: ExportableSearch | None, text: bool, layout: str
-) -> None:
-    if layout not in signature.LAYOUTS:
-        raise ValueError(f"layout must be one of {signature.LAYOUTS}, but {layout!r} was passed.")
-    if layout == "loop":
-        return
-    if search is None:
-        raise ValueError(
-            "layout='steps' takes the loop of a search out of the graph: pass a search, or leave "
-            "it out."
-        )
-    if isinstance(search, SpeechSearch):
-        raise ValueError(
-            "layout='steps' feeds start tokens one by one, but SpeechSearch reads them at once. "
-            "Leave layout out."
-        )
-    if text:
-        raise ValueError(
-            "text=True writes one file from text to text, which needs the loop in the graph: "
-            "pass layout='loop', or leave text out, because the runtime does the tokenizing."
-        )
-    if not isinstance(model, CachedDecoding):
-        raise TypeError(
-            "layout='steps' needs caches of a fixed size, which only Transformer and "
-            f"CausalTransformer have, but {type(model).__name__} was passed. Leave it out."
-        )
+def check(arguments: Arguments, rules: Iterable[Rule] = RULES) -> None:
+    """Raises an error for arguments that break a rule; warns about arguments without effect.
 
+    Any object with the methods `encode` and `save` can be a tokenizer.
 
-def _check_shortlist(
-    model: keras.Model, search: ExportableSearch | None, shortlist: Shortlist, layout: str
-) -> None:
-    if not isinstance(shortlist, Shortlist):
-        raise TypeError(
-            f"shortlist must be a Shortlist, but {type(shortlist).__name__} was passed."
-        )
-    if not isinstance(model, Transformer) or not reads_ids(model) or search is None:
-        raise ValueError(
-            "A shortlist limits the tokens that a search may write for a source of token ids: pass "
-            f"a Transformer that reads ids and a search, or leave it out ({type(model).__name__})."
-        )
-    if layout == "steps":
-        raise ValueError(
-            "layout='steps' has steps of fixed shapes, but the number of candidates of a shortlist "
-            "varies. Pass layout='loop', or leave the shortlist out."
-        )
-    Shortlisted(model, shortlist)  # checks the sizes
-
-
-def check_options(options: Sequence[str], search: ExportableSearch | None) -> None:
-    """Raises `ValueError` for an option that the search does not have."""
-    known = [] if search is None else list(search.call_defaults)
-    if isinstance(options, str) or not set(options) <= set(known):
-        has = f"{type(search).__name__} has {known}" if search else "there is no search"
-        raise ValueError(f"options must be a list of a search's options, got {options!r}; {has}.")
-
-
-def check_weights(model: keras.Model) -> None:
-    """Raises `ExportError` if a weight holds NaN, because the results cannot be compared."""
+    Raises:
+        TypeError, ValueError: see the rules.
+        ExportError: a weight holds NaN.
+    """
+    check_rules(rules, arguments)
+    model, search = arguments.model, arguments.search
+    check_time_distributed(model)
+    for name in ("tokenizer", "target_tokenizer"):
+        if getattr(arguments, name) is not None:
+            check_tokenizer(getattr(arguments, name), name)
+    if arguments.tokenizer is not None:
+        both, sizes = dict.fromkeys(("source", "target"), arguments.tokenizer), None
+        if search is not None:
+            both, sizes = of_both_sides(model, *arguments.tokenizers), vocab_sizes(model)
+        check_tokenizers(model, both, sizes)
+        if search is None and hasattr(model, "decode_step"):
+            warnings.warn(
+                f"Without a search, {arguments.kind} is exported as one forward pass from ids to "
+                "logits, and nothing generates text from it. Pass a search, such as BeamSearch(4), "
+                "or leave the tokenizer out.",
+                stacklevel=4,
+            )
+    paths = [variable.path for variable in model.variables]
+    quantize.check_keep_float(arguments.keep_float, arguments.precision, paths)
     for variable in model.variables:
         if np.isnan(np.asarray(variable, np.float32)).any():
             raise ExportError(
@@ -230,96 +235,18 @@ def check_dtypes(model: keras.Model) -> None:
         if tensor.dtype in known:
             continue
         name, dtype = tensor.name, tensor.dtype
+        near = "int64" if dtype in ("uint32", "uint64") else "int32"
+        near = near if "int" in dtype else "float32"
+        remedy = "Cast the output to one of these inside the model, with keras.ops.cast."
         if any(tensor is given for given in model.inputs):
-            near = "int64" if dtype in ("uint32", "uint64") else "int32"
-            near = near if "int" in dtype else "float32"
             remedy = (
                 f"Declare the input as {near}, keras.Input({tensor.shape[1:]}, dtype={near!r}, "
                 f"name={name!r}), and feed numbers of that type; where a layer needs {dtype}, cast "
                 "inside the model."
             )
-            if dtype == "string":
-                remedy = "Turn texts into ids before the model, and declare the input as int32."
-        else:
-            remedy = "Cast the output to one of these inside the model, with keras.ops.cast."
+        if dtype == "string":
+            remedy = "Turn texts into ids before the model, and declare the input as int32."
         raise ValueError(
             f"{name} is an input or output of dtype {dtype}, but ONNX exports support {known}. "
             f"{remedy}"
-        )
-
-
-def check_head_alone(head: Any, search: ExportableSearch | None) -> None:
-    """Raises `TypeError` or `ValueError` for an unknown head, and for a head beside a search."""
-    if head is not None and type(head) not in HEADS.values():
-        raise TypeError(
-            f"head must be one of {', '.join(HEADS)}, but {type(head).__name__} was passed."
-        )
-    if head is not None and search is not None:
-        raise ValueError(
-            "A search writes texts and has no head: pass `search` or `head`, not both."
-        )
-
-
-def check_head(task: ForwardTask, tokenizer: Tokenizer | None) -> None:
-    """Raises `ValueError` if the head of a task does not fit the model or the tokenizer."""
-    head, shapes = task.head, task.output_shapes()
-    if head is None:
-        return
-    if isinstance(head, QuestionAnswering):
-        ranks = [len(shape) for shape in shapes.values()]
-        if {*shapes} != {signature.ANSWER_START, signature.ANSWER_END} or ranks != [2, 2]:
-            raise ValueError(
-                "QuestionAnswering needs two outputs (B, S) named 'start' and 'end', but the model "
-                f"has {shapes}. Return a dict with these keys."
-            )
-    elif isinstance(head, Heads) and {*shapes} != {*head.heads}:
-        raise ValueError(
-            f"Heads describes outputs named {sorted(head.heads)}, but the model has {shapes}. "
-            "Return a dict with these keys."
-        )
-    elif not isinstance(head, Heads) and len(shapes) != 1:
-        raise ValueError(
-            f"{type(head).__name__} describes one output, but the model has {shapes}. Pass "
-            "Heads(...) with a head for each."
-        )
-    else:
-        for name, part in head.parts(shapes).items():
-            _check_output(part, name, shapes[name])
-    _check_inputs(task, tokenizer, tokenwise=any(len(shape) == 3 for shape in shapes.values()))
-
-
-def _check_output(head: Head, name: str, shape: tuple[int | None, ...]) -> None:
-    """Raises `ValueError` if a head does not fit the output of this name and shape."""
-    kind = type(head).__name__
-    wanted = {3: "(B, S, C)"} if isinstance(head, TokenClassification) else {2: "(B, C)"}
-    if isinstance(head, FeatureExtraction):
-        wanted = {2: "(B, C)", 3: "(B, S, C)"}
-    if len(shape) not in wanted:
-        raise ValueError(
-            f"{kind} needs an output {' or '.join(wanted.values())}, but {name!r} has the "
-            f"shape {shape}."
-        )
-    labels = getattr(head, "labels", None)
-    one_number = shape[-1] == 1 and len(shape) == 2  # the second of two classes
-    if labels and shape[-1] != len(labels) and not (one_number and len(labels) == 2):
-        raise ValueError(
-            f"{kind} has {len(labels)} labels, but the model's output, of shape {shape}, has "
-            f"{shape[-1]} classes. Pass one label for each, in the model's order."
-        )
-
-
-def _check_inputs(task: ForwardTask, tokenizer: Tokenizer | None, tokenwise: bool) -> None:
-    """Raises `ValueError` if the runtime cannot build the inputs that a task's head needs."""
-    ids, inputs, head = task.ids, list(task.specs), task.head
-    two = len(ids) == 2 or (len(ids) == 1 and signature.SEGMENT_IDS in inputs)
-    if isinstance(head, QuestionAnswering) and (tokenizer is None or not two):
-        raise ValueError(
-            "QuestionAnswering needs a tokenizer, and a model that reads two texts: two inputs of "
-            f"ids, or one beside 'segment_ids'. The inputs are {inputs}."
-        )
-    several = len(ids) > 1 or (len(inputs) > 1 and tags_words(head))
-    if tokenizer is not None and ids and tokenwise and several:
-        raise ValueError(
-            f"{type(head).__name__} with an output for each token needs a model with one input of "
-            f"ids, but the inputs are {inputs}."
         )

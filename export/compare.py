@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple, TypeAlias
 
 import keras
@@ -18,7 +19,8 @@ from keras import ops
 
 from keras_transformer import search as searches
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
+from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
+from keras_transformer.export.exporter import Rule, check_rules
 from keras_transformer.export.proof import run_exported
 from keras_transformer.export.runtime.lines import text_of
 from keras_transformer.export.staging import ExportError
@@ -29,6 +31,34 @@ from keras_transformer.types import StrPath
 
 BATCH_SIZE = 50
 SEED = 17
+
+RULES = (
+    Rule(
+        ValueError,
+        lambda a: (
+            a.artefact.manifest["search"] is None
+            or a.artefact.tokenizer is None
+            or not set(a.names) <= {signature.SOURCE_IDS, signature.SEED}
+        ),
+        lambda a: (
+            f"{a.artefact.folder} must hold a search that reads text, and its tokenizer, but has "
+            f"the task {a.artefact.manifest['task']!r}, inputs {a.names} and "
+            f"{'a' if a.artefact.tokenizer else 'no'} tokenizer. Export it with both."
+        ),
+    ),
+    Rule(
+        ValueError,
+        lambda a: isinstance(a.lines, str) or not a.lines,
+        lambda a: f"lines must be a list of at least one line, but {a.lines!r:.100} was passed.",
+    ),
+    Rule(
+        ValueError,
+        lambda a: a.references is not None and len(a.references) != len(a.lines),
+        lambda a: (
+            f"There are {len(a.lines)} lines and {len(a.references)} references. Pass one for each."
+        ),
+    ),
+)
 
 Scores: TypeAlias = dict[str, float]
 
@@ -107,7 +137,9 @@ def compare_with_keras(
     """
     artefact = read_artefact(folder)
     manifest = artefact.manifest
-    _check(artefact, lines, references)
+    names = [value["name"] for value in manifest["inputs"]]
+    given = {"artefact": artefact, "names": names, "lines": lines, "references": references}
+    check_rules(RULES, SimpleNamespace(**given))
     lines = [text_of(line) for line in lines]
     scored = None if references is None else _scorer(references)
     search = getattr(searches, manifest["search"]["class_name"])
@@ -167,25 +199,6 @@ def compare_with_keras(
 def _best_rows(batches: Sequence[np.ndarray]) -> list[list[int]]:
     """Returns the tokens of each sentence's best hypothesis, from batches of ids (B, W, T)."""
     return [row[row > 0].tolist() for ids in batches for row in ids[:, 0]]
-
-
-def _check(artefact: Artefact, lines: Sequence[str], references: Sequence[str] | None) -> None:
-    names = [value["name"] for value in artefact.manifest["inputs"]]
-    reads_ids = set(names) <= {signature.SOURCE_IDS, signature.SEED}
-    if artefact.manifest["search"] is None or artefact.tokenizer is None or not reads_ids:
-        raise ValueError(
-            f"{artefact.folder} must hold a search that reads text, and its tokenizer, but has the "
-            f"task {artefact.manifest['task']!r}, inputs {names} and "
-            f"{'a' if artefact.tokenizer else 'no'} tokenizer. Export it with both."
-        )
-    if isinstance(lines, str) or not lines:
-        raise ValueError(
-            f"lines must be a list of at least one line, but {lines!r:.100} was passed."
-        )
-    if references is not None and len(references) != len(lines):
-        raise ValueError(
-            f"There are {len(lines)} lines and {len(references)} references. Pass one for each."
-        )
 
 
 def _check_lengths(sources: Sequence[list[int]], longest: int) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import sentencepiece
 from ctranslate2 import specs
 
+from keras_transformer.export.artefact import signature
 from keras_transformer.export.encoder_decoder import (
     CONFIG_FILE,
     PRODUCER,
@@ -25,27 +26,28 @@ from keras_transformer.export.encoder_decoder import (
     differences,
     position_tables,
     positions_to_write,
-    refuse,
     weights_of,
     why_not_engine,
 )
-from keras_transformer.export.float32 import as_float32
-from keras_transformer.export.proof import comparison
-from keras_transformer.export.staging import ExportError, Progress, staged
+from keras_transformer.export.exporter import Case, Format, export, part_of
+from keras_transformer.export.prepare import as_float32
+from keras_transformer.export.staging import Progress
+from keras_transformer.export.tasks import SearchTask
 from keras_transformer.importers import ctranslate2_translator
 from keras_transformer.importers.activations import TO_CTRANSLATE2
 from keras_transformer.importers.mapping import NEVER
 from keras_transformer.models import Transformer
 from keras_transformer.padding import pad_rows
+from keras_transformer.search import Constraint, GreedySearch, Past
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.types import StrPath
+from keras_transformer.types import Array, Ids, StrPath, Tensor
 
 PRECISIONS = ("float32", "float16", "bfloat16", "int16", "int8")
 MODEL_FILE = "model.bin"
 VOCABULARIES = [f"{side}_vocabulary.json" for side in ("shared", "source", "target")]
-TOKENIZER_FILE, TARGET_TOKENIZER_FILE = "tokenizer.model", "target_tokenizer.model"
-FILES = (MODEL_FILE, CONFIG_FILE, *VOCABULARIES, TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
+TOKENIZERS = signature.TOKENIZER_FILE, signature.TARGET_TOKENIZER_FILE
+FILES = (MODEL_FILE, CONFIG_FILE, *VOCABULARIES, *TOKENIZERS)
 # Positions of a model without a limit, which also limit the tokens that CTranslate2 reads.
 POSITIONS = 1024
 
@@ -67,8 +69,8 @@ def export_ctranslate2(
     models. CTranslate2 reads and writes pieces, and adds the end token to the source. Like our
     searches, it never writes padding or the begin token: their logits get the bias -100.
 
-    Before the folder appears, CTranslate2 translates random sources with it. All tokens and scores
-    are compared with Keras' forward pass.
+    Before the folder appears, CTranslate2 translates random sources with it. All tokens are
+    compared with Keras' greedy search, and all scores with its forward pass.
 
     Args:
         model: `Transformer` whose positions are added to embeddings. Its weights are exported from
@@ -81,8 +83,8 @@ def export_ctranslate2(
             You choose the compute dtype when you load the model. Defaults to "float32".
         max_length: longest text in tokens. Defaults to `None`: 1024, or the limit of a model with
             learned positions.
-        tolerance: largest error of a score, as in `export_onnx`. Defaults to `None`: 1e-4 for
-            "float32", else 0.15.
+        tolerance: largest error of a score, as in `export_onnx`. Defaults to `None`:
+            `proof.comparison.TOLERANCES[precision]`.
         verbose: whether to write the progress to stderr. Defaults to `True`.
 
     Returns:
@@ -99,32 +101,93 @@ def export_ctranslate2(
     >>> pieces = processor.encode(["A man rides."], out_type=str)  # doctest: +SKIP
     >>> processor.decode(engine.translate_batch(pieces)[0].hypotheses[0])  # doctest: +SKIP
     """
-    check_translator(model, tokenizer=tokenizer, target_tokenizer=target_tokenizer)
+    limits = differences(TO_CTRANSLATE2)
+    check_translator(model, tokenizer, target_tokenizer, "CTranslate2", limits)
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {PRECISIONS}, but {precision!r} was passed.")
-    if tolerance is None:
-        tolerance = comparison.TOLERANCES["float32" if precision == "float32" else "int8"]
     max_length = positions_to_write(model, max_length, POSITIONS)
-    refuse("CTranslate2", differences(model, TO_CTRANSLATE2))
-    model = as_float32(model)
-    sizes = model.vocab_size, model.target_vocab_size or model.vocab_size
-    words = vocabulary(sizes[0], tokenizer), vocabulary(sizes[1], target_tokenizer or tokenizer)
-    progress = Progress(verbose)
-    with staged(path, why_not_engine(*FILES)) as folder:
+    made = CTranslate2(model, max_length, precision, tokenizer, target_tokenizer)
+    made.tolerance = tolerance
+    export(path, made, verbose=verbose)
+    return made.words[1]
+
+
+class CTranslate2(Format):
+    """The folder of a CTranslate2 model, which runs a greedy search.
+
+    Args:
+        model: `Transformer`.
+        max_length: the number of positions P.
+        precision, tokenizer, target_tokenizer: as in `export_ctranslate2`.
+
+    Attributes:
+        words: for source and target the string of each id.
+    """
+
+    why_not = staticmethod(why_not_engine(*FILES))
+
+    def __init__(
+        self,
+        model: Transformer,
+        max_length: int,
+        precision: str,
+        tokenizer: Tokenizer | None,
+        target_tokenizer: Tokenizer | None,
+    ) -> None:
+        self.model, self.max_length, self.precision = as_float32(model), max_length, precision
+        self.tokenizers = tokenizer, target_tokenizer
+        sizes = model.vocab_size, model.target_vocab_size or model.vocab_size
+        given = tokenizer, target_tokenizer or tokenizer
+        self.words: list[list[str]] = list(map(vocabulary, sizes, given))
+        random, longest = np.random.default_rng(0), min(max_length, 24) - 1
+        rows = [random.integers(4, sizes[0], n).tolist() for n in (1, *range(2, longest, 3))]
+        search = GreedySearch(constraints=[WithoutPadding()])
+        task = SearchTask(self.model, search, longest, passed=model)
+        self.parts = [part_of(task, [pad_rows([[*row, END_ID] for row in rows])])]
+
+    def write(self, folder: pathlib.Path, progress: Progress) -> None:
         with progress("writing"):
-            spec = _specification(model, max_length)
-            _register(spec, words, model)
-            spec.optimize(quantization=None if precision == "float32" else precision)
+            spec = _specification(self.model, self.max_length)
+            _register(spec, self.words, self.model)
+            spec.optimize(quantization=None if self.precision == "float32" else self.precision)
             spec.save(str(folder))
             config = json.loads((folder / CONFIG_FILE).read_bytes())
             (folder / CONFIG_FILE).write_text(json.dumps({**config, **PRODUCER}, indent=2), "utf-8")
-            if tokenizer is not None:
-                tokenizer.save(folder / TOKENIZER_FILE)
-            if target_tokenizer is not None:
-                target_tokenizer.save(folder / TARGET_TOKENIZER_FILE)
-        with progress("proving it in CTranslate2"):
-            _prove(folder, model, words, max_length, precision, tolerance)
-    return words[1]
+
+    def run(
+        self, folder: pathlib.Path, calls: Sequence[tuple[str, Case]]
+    ) -> list[dict[str, Array]]:
+        engine = ctranslate2.Translator(str(folder), compute_type="float32", intra_threads=1)
+        return [self._translated(engine, case["source_ids"]) for _, case in calls]
+
+    def _translated(self, engine: Any, source: Ids) -> dict[str, Array]:
+        """Returns greedy token_ids (B, 1, T) and scores (B, 1) of sources (B, S)."""
+        words, ids = self.words[0], {word: id for id, word in enumerate(self.words[1])}
+        found = engine.translate_batch(
+            [[words[id] for id in row if id > END_ID] for row in source],
+            beam_size=1,
+            length_penalty=0,
+            min_decoding_length=0,
+            max_decoding_length=self.parts[0].task.max_length,
+            max_batch_size=4,
+            return_end_token=True,
+            return_scores=True,
+        )
+        rows = pad_rows([[ids[word] for word in one.hypotheses[0]] for one in found])
+        scores = np.array([one.scores for one in found], np.float32)
+        return {"token_ids": rows[:, np.newaxis], "scores": scores}
+
+
+class WithoutPadding(Constraint):
+    """Gives padding and the begin token the probability 0, as the written bias does.
+
+    Without it our searches never choose them either, but divide by their probability.
+    """
+
+    def step(self, logits: Tensor, past: Past, state: Any, known: Any) -> tuple[Tensor, Any]:
+        """Adds the bias of the written file."""
+        never = np.isin(np.arange(logits.shape[-1]), [PAD_ID, BEGIN_ID])
+        return logits + never * np.float32(NEVER), state
 
 
 def vocabulary(size: int, tokenizer: Tokenizer | None = None) -> list[str]:
@@ -173,59 +236,3 @@ def _specification(model: Transformer, max_length: int) -> Any:
         layer, _, attribute = name.rpartition("/")
         setattr(specs.model_spec.index_spec(spec, layer), attribute, array)
     return spec
-
-
-def _prove(
-    folder: pathlib.Path,
-    model: Transformer,
-    words: Sequence[list[str]],
-    max_length: int,
-    precision: str,
-    tolerance: float,
-) -> None:
-    """Raises `ExportError` unless CTranslate2 gives Keras' greedy tokens and scores.
-
-    Each token must be the likeliest after the tokens before it, except for ties. A score must be
-    the sum of the log-probabilities. Rounded weights may choose other tokens, but the scores must
-    be right within the tolerance.
-    """
-    random = np.random.default_rng(0)
-    longest = min(max_length, 24) - 1
-    ids = [random.integers(4, len(words[0]), n).tolist() for n in (1, *range(2, longest, 3))]
-    engine = ctranslate2.Translator(str(folder), compute_type="float32", intra_threads=1)
-    found = engine.translate_batch(
-        [[words[0][id] for id in row] for row in ids],
-        beam_size=1,
-        length_penalty=0,
-        min_decoding_length=0,
-        max_decoding_length=longest,
-        max_batch_size=4,
-        return_end_token=True,
-        return_scores=True,
-    )
-    id_of = {word: id for id, word in enumerate(words[1])}
-    tokens = [[id_of[word] for word in one.hypotheses[0]] for one in found]
-    inputs = {
-        "source_ids": pad_rows([[*row, END_ID] for row in ids]),
-        "target_ids": pad_rows([[BEGIN_ID, *row[:-1]] for row in tokens]),
-    }
-    logits = np.asarray(model(inputs), np.float64)  # (B, T, V)
-    logits[..., [PAD_ID, BEGIN_ID]] = -np.inf
-    logits -= np.logaddexp.reduce(logits, axis=-1, keepdims=True)
-    exact = precision == "float32"
-    for source, row, one, padded in zip(ids, tokens, found, logits, strict=True):
-        log_probs = padded[: len(row)]  # (T, V)
-        chosen = log_probs[range(len(row)), row]
-        usual = log_probs > -comparison.LARGE
-        size = -chosen.sum()
-        if not exact:
-            size = np.where(usual, log_probs, 0.0).std(axis=1, where=usual).sum()
-        error = abs(chosen.sum() - one.scores[0]) / max(size, 1.0)
-        untied = (log_probs.max(axis=1) - chosen > comparison.TIE).any()
-        if not error <= tolerance or (exact and untied):
-            raise ExportError(
-                f"Parity with CTranslate2: it wrote {row} for the source {source}, with score "
-                f"{one.scores[0]:.6g}; Keras gives these tokens the score {chosen.sum():.6g}, and "
-                f"its likeliest are {log_probs.argmax(axis=1).tolist()}. Please report it with the "
-                "model's configuration."
-            )

@@ -10,78 +10,108 @@ Shapes: P positions, D d_model.
 import math
 import numbers
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 
 from keras_transformer.call_options import check_number
-from keras_transformer.export.arguments import check_weights
+from keras_transformer.export.arguments import Arguments, check
+from keras_transformer.export.exporter import Rule
 from keras_transformer.export.staging import WhyNot, why_not_files
 from keras_transformer.models import Transformer
+from keras_transformer.search import GreedySearch
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.text.vocabularies import check_tokenizers, of_both_sides
 from keras_transformer.types import Array
+
+# Whether a model has something that an engine does not support, and its text for the error.
+Difference: TypeAlias = tuple[Callable[[Transformer], Any], Callable[[Transformer], str]]
 
 CONFIG_FILE = "config.json"
 # This entry of the configuration marks an export. Engines ignore it.
 PRODUCER = {"producer": "keras-transformer-onnx"}
 
 
-def check_translator(model: Any, **tokenizers: Any) -> None:
-    """Raises unless `model` is a `Transformer`, and each tokenizer a `Tokenizer` or `None`.
+RULES = (
+    *(
+        Rule(
+            TypeError,
+            lambda a, name=name: not isinstance(getattr(a, name), Tokenizer | None),
+            lambda a, name=name: (
+                f"{name} must be a Tokenizer, a SentencePiece model, but "
+                f"{type(getattr(a, name)).__name__} was passed."
+            ),
+        )
+        for name in ("tokenizer", "target_tokenizer")
+    ),
+    Rule(
+        TypeError,
+        lambda a: not isinstance(a.model, Transformer),
+        lambda a: (
+            f"model must be a Transformer, but {a.kind} was passed. Export others with export_onnx."
+        ),
+    ),
+)
+
+
+def check_translator(
+    model: Any,
+    tokenizer: Tokenizer | None,
+    target_tokenizer: Tokenizer | None,
+    engine: str,
+    differences: Sequence[Difference],
+) -> None:
+    """Raises unless an engine can hold a model with its tokenizers.
+
+    Args:
+        model: the model.
+        tokenizer, target_tokenizer: tokenizers of source and target, or `None`.
+        engine: name of the engine, for the error.
+        differences: arguments of a `Transformer` that the engine does not support.
 
     Raises:
         TypeError: another kind of model or tokenizer.
-        ValueError: a tokenizer that does not belong to the model.
+        ValueError: a tokenizer that does not belong to the model, or an argument that the engine
+            does not support.
         ExportError: a weight holds NaN.
     """
-    if not isinstance(model, Transformer):
-        raise TypeError(
-            f"model must be a Transformer, but {type(model).__name__} was passed. Export others "
-            "with export_onnx."
-        )
-    for name, given in tokenizers.items():
-        if given is not None and not isinstance(given, Tokenizer):
-            raise TypeError(
-                f"{name} must be a Tokenizer, a SentencePiece model, but {type(given).__name__} "
-                "was passed."
-            )
-    if tokenizers["tokenizer"] is not None:
-        given = tokenizers["tokenizer"], tokenizers["target_tokenizer"]
-        check_tokenizers(model, of_both_sides(model, *given))
-    check_weights(model)
+    search = GreedySearch()  # the engine's own
+    check(Arguments(model, tokenizer, search, target_tokenizer), RULES)
+    if model.encoder_stack is None:
+        refuse(engine, [f"encoder={model.encoder.name!r}, your own model"])
+    refuse(engine, [told(model) for differs, told in differences if differs(model)])
 
 
-def differences(model: Transformer, activations: Collection[Callable[..., Any]]) -> list[str]:
-    """Returns arguments of the model that engines for published models do not support.
+def differences(activations: Collection[Callable[..., Any]]) -> tuple[Difference, ...]:
+    """Returns the arguments of a `Transformer` that engines for published models do not support.
 
     Args:
-        model: `Transformer`.
         activations: the activations that the engine supports.
     """
-    if model.encoder_stack is None:
-        return [f"encoder={model.encoder.name!r}, your own model"]
-    found = []
-    if any(layer.quantization_mode is not None for layer in model._flatten_layers()):
-        found.append("weights that model.quantize rounded; export the model before quantize")
-    if not model.reads_end:
-        found.append("reads_end=False")
-    if model.recurrent_decoder:
-        found.append("recurrent_decoder=True")
-    positions = model.encoder_stack.positions
-    if positions.in_attention:
-        found.append(f"positions={type(positions).__name__} inside of attention")
-    if keras.activations.get(model.activation) not in activations:
-        known = sorted(function.__name__ for function in activations)
-        found.append(f"activation={model.get_config()['activation']!r}, known are {known}")
-    size = model.d_model // model.num_heads
-    if {model.key_dim, model.value_dim} - {None, size}:
-        found.append(
-            f"key_dim={model.key_dim}, value_dim={model.value_dim}, where heads have "
-            f"d_model / num_heads = {size} channels"
-        )
-    return found
+    known = sorted(function.__name__ for function in activations)
+    return (
+        (
+            lambda m: any(layer.quantization_mode is not None for layer in m._flatten_layers()),
+            lambda m: "weights that model.quantize rounded; export the model before quantize",
+        ),
+        (lambda m: not m.reads_end, lambda m: "reads_end=False"),
+        (lambda m: m.recurrent_decoder, lambda m: "recurrent_decoder=True"),
+        (
+            lambda m: m.encoder_stack.positions.in_attention,
+            lambda m: f"positions={type(m.encoder_stack.positions).__name__} inside of attention",
+        ),
+        (
+            lambda m: keras.activations.get(m.activation) not in activations,
+            lambda m: f"activation={m.get_config()['activation']!r}, known are {known}",
+        ),
+        (
+            lambda m: {m.key_dim, m.value_dim} - {None, m.d_model // m.num_heads},
+            lambda m: (
+                f"key_dim={m.key_dim}, value_dim={m.value_dim}, where heads have d_model / "
+                f"num_heads = {m.d_model // m.num_heads} channels"
+            ),
+        ),
+    )
 
 
 def refuse(engine: str, found: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from safetensors.numpy import save
 from keras_transformer.export.encoder_decoder import (
     CONFIG_FILE,
     PRODUCER,
+    Difference,
     check_translator,
     depths,
     differences,
@@ -28,13 +29,14 @@ from keras_transformer.export.encoder_decoder import (
     weights_of,
     why_not_engine,
 )
-from keras_transformer.export.float32 import as_float32
-from keras_transformer.export.staging import ExportError, Progress, staged
+from keras_transformer.export.exporter import Case, Format, export, part_of
+from keras_transformer.export.prepare import as_float32
+from keras_transformer.export.staging import ExportError, Progress
+from keras_transformer.export.tasks import ForwardTask
 from keras_transformer.importers import marian, pieces
 from keras_transformer.importers.activations import TO_HUGGING_FACE
 from keras_transformer.importers.tables import half_sinusoids
 from keras_transformer.models import Transformer
-from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, StrPath
@@ -49,8 +51,12 @@ FILES = (
 )
 # Positions of a model without a limit, as in OPUS-MT.
 POSITIONS = 512
-# Largest difference of logits after reading back, relative to their size.
-TOLERANCE = 1e-5
+# Arguments that CTranslate2 supports and Marian does not.
+DIFFERENCES: tuple[Difference, ...] = (
+    (lambda m: m.norm_first, lambda m: "norm_first=True"),
+    (lambda m: m.embedding_norm, lambda m: "embedding_norm=True"),
+    (lambda m: m.epsilon != marian.EPSILON, lambda m: f"epsilon={m.epsilon}"),
+)
 
 
 def export_marian(
@@ -88,41 +94,84 @@ def export_marian(
     >>> export_marian(model, "out/marian", tokenizer)  # doctest: +SKIP
     >>> theirs = transformers.MarianMTModel.from_pretrained("out/marian")  # doctest: +SKIP
     """
-    check_translator(model, tokenizer=tokenizer, target_tokenizer=target_tokenizer)
+    limits = (*differences(TO_HUGGING_FACE), *DIFFERENCES)
+    check_translator(model, tokenizer, target_tokenizer, "A Marian folder", limits)
     if tokenizer is None:
         raise TypeError("A Marian folder contains a vocabulary: pass tokenizer, a Tokenizer.")
     max_length = positions_to_write(model, max_length, POSITIONS)
-    refuse("A Marian folder", differences(model, TO_HUGGING_FACE) + _more_differences(model))
-    model = as_float32(model)
-    order = _channel_order(model, max_length)
-    tokenizers = tokenizer, target_tokenizer or tokenizer
-    names, models = zip(*(pieces.published(one.model) for one in tokenizers), strict=True)
-    vocabularies = _vocabularies(model, names)
-    progress = Progress(verbose)
-    with staged(path, why_not_engine(*FILES)) as folder:
+    made = Marian(as_float32(model), max_length, (tokenizer, target_tokenizer or tokenizer))
+    export(path, made, verbose=verbose)
+
+
+class Marian(Format):
+    """The folder of a Marian model, which our importer reads back.
+
+    Args:
+        model: `Transformer` in float32.
+        max_length: the number of positions P.
+        tokenizers: `Tokenizer`s of source and target.
+
+    Raises:
+        ValueError: the folder cannot hold the positions or the two vocabularies.
+    """
+
+    why_not = staticmethod(why_not_engine(*FILES))
+
+    def __init__(
+        self, model: Transformer, max_length: int, tokenizers: Sequence[Tokenizer]
+    ) -> None:
+        self.model, self.max_length, self.sides = model, max_length, tokenizers
+        self.order: Array = _channel_order(model, max_length)
+        names, self.pieces = zip(*(pieces.published(one.model) for one in tokenizers), strict=True)
+        self.vocabularies: list[dict[str, int]] = _vocabularies(model, names)
+        random, sizes = np.random.default_rng(0), (model.vocab_size, model.target_vocab_size)
+        samples = []
+        for length in range(1, min(max_length, 23), 3):
+            source, target = (
+                random.integers(4, size or model.vocab_size, (1, length)) for size in sizes
+            )
+            source = np.pad(source, [(0, 0), (0, 1)], constant_values=END_ID)
+            target = np.pad(target, [(0, 0), (1, 0)], constant_values=BEGIN_ID)
+            samples.append({"source_ids": source, "target_ids": target})
+        self.parts = [part_of(ForwardTask(_without_padding(model)), samples)]
+
+    def write(self, folder: pathlib.Path, progress: Progress) -> None:
         with progress("writing"):
-            config = _config(model, max_length)
-            tensors = _tensors(model, config, order)
+            config = _config(self.model, self.max_length)
+            tensors = _tensors(self.model, config, self.order)
             (folder / WEIGHTS_FILE).write_bytes(save(tensors, metadata={"format": "pt"}))
-            _write_json(folder / CONFIG_FILE, {**config, **PRODUCER})
-            _write_json(folder / GENERATION_CONFIG, _generation(config))
-            _write_json(folder / TOKENIZER_CONFIG, _tokenizer_config(model, max_length))
-            for name, content in zip(SPM_FILES, models, strict=True):
+            tokenizer_config = _tokenizer_config(self.model, self.max_length)
+            contents = {
+                CONFIG_FILE: {**config, **PRODUCER},
+                GENERATION_CONFIG: _generation(config),
+                TOKENIZER_CONFIG: tokenizer_config,
+                **dict(zip(VOCABULARIES, self.vocabularies, strict=False)),
+            }
+            for name, content in contents.items():
+                text = json.dumps(content, indent=2, ensure_ascii=False)
+                (folder / name).write_text(f"{text}\n", "utf-8")
+            for name, content in zip(SPM_FILES, self.pieces, strict=True):
                 (folder / name).write_bytes(content)
-            for name, ids in zip(VOCABULARIES, vocabularies, strict=False):
-                _write_json(folder / name, ids)
-        with progress("proving it by reading it back"):
-            _prove(folder, model, tokenizers, max_length)
+
+    def run(
+        self, folder: pathlib.Path, calls: Sequence[tuple[str, Case]]
+    ) -> list[dict[str, Array]]:
+        again, read = marian.load(folder)
+        read = read if isinstance(read, tuple) else (read, read)
+        for own, other in zip(self.sides, read, strict=True):
+            texts = [own.decode([i]) for i in range(4, min(own.vocab_size, 200))]
+            if own.encode(texts) != other.encode(texts):
+                raise ExportError(
+                    "The tokenizer that was read back gives other ids. Please report it, with the "
+                    "tokenizer's model."
+                )
+        task = ForwardTask(_without_padding(again))
+        return [task.expected(case) for _, case in calls]
 
 
-def _more_differences(model: Transformer) -> list[str]:
-    """Returns arguments that CTranslate2 supports and Marian does not."""
-    wrong = {
-        "norm_first=True": model.norm_first,
-        "embedding_norm=True": model.embedding_norm,
-        f"epsilon={model.epsilon}": model.epsilon != marian.EPSILON,
-    }
-    return [name for name, differs in wrong.items() if differs]
+def _without_padding(model: Transformer) -> keras.Model:
+    """Returns a model of all logits but the one of padding, which Marian's table lacks."""
+    return keras.Model(model.input, {"logits": model.output[..., UNKNOWN_ID:]})
 
 
 def _channel_order(model: Transformer, length: int) -> Array:
@@ -269,41 +318,3 @@ def _tensors(model: Transformer, config: dict[str, Any], order: Array) -> dict[s
         tensors |= dict.fromkeys(marian.TABLES, tensors[marian.SHARED])
     tensors["final_logits_bias"] = tensors["final_logits_bias"][None]
     return tensors
-
-
-def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
-
-
-def _prove(
-    folder: pathlib.Path, model: Transformer, tokenizers: Sequence[Tokenizer], max_length: int
-) -> None:
-    """Raises `ExportError` unless the folder reads back as the same model and the same tokens."""
-    again, read = marian.load(folder)
-    read = read if isinstance(read, tuple) else (read, read)
-    for own, other in zip(tokenizers, read, strict=True):
-        texts = [own.decode([i]) for i in range(4, min(own.vocab_size, 200))]
-        if own.encode(texts) != other.encode(texts):
-            raise ExportError(
-                "The tokenizer that was read back gives other ids. Please report it, with the "
-                "tokenizer's model."
-            )
-    random, lengths = np.random.default_rng(0), range(1, min(max_length, 23), 3)
-    source, target = (
-        [random.integers(4, size, n).tolist() for n in lengths]
-        for size in (model.vocab_size, model.target_vocab_size or model.vocab_size)
-    )
-    inputs = {
-        "source_ids": pad_rows([[*row, END_ID] for row in source]),
-        "target_ids": pad_rows([[BEGIN_ID, *row] for row in target]),
-    }
-    written = inputs["target_ids"] > 0
-    # Marian's table has no row for our padding, which models never write.
-    expected, found = (np.asarray(one(inputs))[written][:, UNKNOWN_ID:] for one in (model, again))
-    error = float(np.abs(expected - found).max()) / max(1.0, float(np.abs(expected).max()))
-    if not error <= TOLERANCE:
-        raise ExportError(
-            f"Parity of the logits that were read back: they differ from Keras' by {error:.2g} of "
-            f"their size, {TOLERANCE:.2g} is allowed. Please report it with the model's "
-            "configuration."
-        )

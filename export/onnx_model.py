@@ -1,42 +1,33 @@
 """Exports model and search to one ONNX file, which is compared with Keras before it appears."""
 
 import contextlib
-import datetime
 import importlib.metadata
 import json
 import pathlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
 import onnx_ir as ir
 
 from keras_transformer.call_options import bounds
-from keras_transformer.export.arguments import (
-    check_arguments,
-    check_dtypes,
-    check_graph_tokenizers,
-    check_head,
-    check_head_alone,
-    check_onnx_arguments,
-    check_options,
-    check_weights,
-)
+from keras_transformer.export.arguments import Arguments, check_dtypes
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.manifest import digest, seal
 from keras_transformer.export.artefact.task_heads import Head
-from keras_transformer.export.float32 import as_float32
+from keras_transformer.export.exporter import Case, Format, export, part_of
 from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.empty_batches import serve_empty_batches
 from keras_transformer.export.graph.fuse import fuse_blocks, optional, warn_of_unfused
 from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import clean, simplify
-from keras_transformer.export.proof import comparison, run_exported
-from keras_transformer.export.staging import Progress, WhyNot, staged, why_not_files
-from keras_transformer.export.tasks import ForwardTask, GraphSource, SearchTask, Task
+from keras_transformer.export.prepare import prepare
+from keras_transformer.export.proof import run_exported
+from keras_transformer.export.staging import Progress, WhyNot, why_not_files
+from keras_transformer.export.tasks import GraphSource, Task
 from keras_transformer.export.tasks.search import ExportableSearch
-from keras_transformer.export.tasks.stepwise import StepwiseSearch
+from keras_transformer.export.tasks.stepwise import graph_sources
 from keras_transformer.search import Shortlist
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, StrPath
@@ -152,84 +143,115 @@ def export_onnx(
     >>> model = Transformer(vocab_size=97, num_layers=1, d_model=16, num_heads=2, d_ff=32)
     >>> export_onnx(model, "out/onnx", search=BeamSearch(4), precision="int8")  # doctest: +SKIP
     """
-    check_arguments(model, tokenizer, search, max_length, max_source_length, target_tokenizer)
-    check_onnx_arguments(model, tokenizer, search, precision, keep_float, layout, text, shortlist)
+    in_graph = "Leave text out: the runtime does the tokenizing" if text else ""
+    task = prepare(
+        Arguments(
+            model,
+            tokenizer,
+            search,
+            target_tokenizer,
+            head,
+            max_length,
+            max_source_length,
+            options,
+            precision,
+            keep_float,
+            layout,
+            text,
+            shortlist,
+            in_graph,
+        )
+    )
+    check_dtypes(task.model)
+    made = OnnxFiles(task, samples, precision, fuse, keep_float, layout)
+    made.tolerance, made.tokenizers = tolerance, (tokenizer, target_tokenizer)
+    made.limits = task.limits(max_source_length)
+    others = []
     if text:
-        otherwise = "Leave text out: the runtime does the tokenizing"
-        check_graph_tokenizers(tokenizer, target_tokenizer, otherwise)
-    check_options(options, search)
-    check_head_alone(head, search)
-    check_weights(model)
-    passed, model = model, as_float32(model)
-    task: Task
-    if search is None:
-        task = ForwardTask(model, head, passed)
-        check_head(task, tokenizer)
-    else:
-        task = SearchTask(model, search, max_length, shortlist, options, passed)
-    check_dtypes(model)
-    cases = task.cases(samples)
-    progress = Progress(verbose)
-    with staged(path, why_not_onnx) as folder:
-        files, graphs, reached = [], [], set()
-        for name, source in _graph_sources(task, layout, precision):
-            graph, found = _make_graph(source, precision, fuse, keep_float, progress)
+        from keras_transformer.export.text_model import TextModel, text_values
+
+        made.text = text_values(task)
+        others.append(TextModel(task, tokenizer, target_tokenizer))
+    return export(path, made, *others, verbose=verbose)
+
+
+class OnnxFiles(Format):
+    """An artefact: one ONNX file with the whole search, or two with its start and its steps.
+
+    Args:
+        task: `SearchTask` or `ForwardTask`.
+        samples: inputs for the proof, or `None`.
+        precision, fuse, keep_float, layout: as in `export_onnx`.
+
+    Attributes:
+        limits, text: as in the manifest.
+        files: paths of the written files.
+    """
+
+    why_not = staticmethod(why_not_onnx)
+
+    def __init__(
+        self,
+        task: Task,
+        samples: Sequence[Any] | None,
+        precision: str,
+        fuse: bool,
+        keep_float: Sequence[str],
+        layout: str,
+    ) -> None:
+        self.task, self.precision, self.fuse = task, precision, fuse
+        self.keep_float, self.layout = keep_float, layout
+        self.parts = [part_of(task, samples)]
+        self.limits: dict[str, Any] = task.limits(None)
+        self.text: dict[str, Any] | None = None
+        self.files: list[pathlib.Path] = []
+        self.graphs: list[ir.Model] = []
+
+    def write(self, folder: pathlib.Path, progress: Progress) -> None:
+        reached = set()
+        for name, source in graph_sources(self.task, self.layout, self.precision):
+            graph, found = _make_graph(source, self.precision, self.fuse, self.keep_float, progress)
             with progress("writing"):
-                _write(graph, folder / name, task.option_defaults)
-            files.append(folder / name)
-            graphs.append(graph)
+                _save(graph, folder / name, self.task.option_defaults)
+            self.files.append(folder / name)
+            self.graphs.append(graph)
             reached.add(found)
-        if fuse:
-            warn_of_unfused(model, [graph.graph for graph in graphs])
-        if precision not in reached:
-            _warn_of_float32(precision, graphs)
-            precision = "float32"
-        proof = _prove(files, task, cases, precision, tolerance, progress, samples is None)
-        text_values = None
-        if text:
-            from keras_transformer.export.text_model import add_text_model
+        if self.fuse:
+            warn_of_unfused(self.task.model, [graph.graph for graph in self.graphs])
+        if self.precision not in reached:
+            _warn_of_float32(self.precision, self.graphs)
+            self.precision = "float32"
 
-            with progress("writing and proving the text model"):
-                text_values = add_text_model(folder, task, tokenizer, target_tokenizer)
-        with progress("sealing the folder"):
-            if tokenizer is not None:
-                tokenizer.save(folder / signature.TOKENIZER_FILE)
-            if target_tokenizer is not None:
-                target_tokenizer.save(folder / signature.TARGET_TOKENIZER_FILE)
-            sealed = seal(
-                {
-                    "task": task.name,
-                    "inputs": _values(required_inputs(graphs[0].graph)),
-                    "outputs": _outputs(graphs[0], task, layout),
-                    "text": text_values,
-                    "special_ids": signature.SPECIAL_IDS,
-                    "vocab_size": task.vocab_size,
-                    "limits": task.limits(max_source_length),
-                    "search": task.search_config,
-                    "precision": precision,
-                    "opsets": {domain: int(v) for domain, v in graphs[-1].opset_imports.items()},
-                    "ir_version": IR_VERSION,
-                    "versions": _versions(),
-                    "proof": proof,
-                    **task.manifest_fields(cases),
-                    **_option_fields(graphs[0].graph, task),
-                    **({} if layout == "loop" else {"layout": layout}),
-                    "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
-                }
-            )
-            (folder / signature.MANIFEST_FILE).write_bytes(sealed)
-    return json.loads(sealed)
+    def run(
+        self, folder: pathlib.Path, calls: Sequence[tuple[str, Case]]
+    ) -> list[dict[str, Array]]:
+        return run_exported(self.files, [case for _, case in calls]).outputs
 
-
-def _graph_sources(task: Task, layout: str, precision: str) -> Iterator[tuple[str, GraphSource]]:
-    """Yields each file's name and source. Trace a source before you take the next one."""
-    if layout == "loop":
-        source = GraphSource(task.model, task.function, task.specs, task.axes, task.row_scales)
-        yield signature.MODEL_FILE, source
-        return
-    stepwise = StepwiseSearch(task, "float16" if precision == "float16" else "float32")
-    yield signature.FIRST_FILE, stepwise.first
-    yield signature.STEP_FILE, stepwise.step
+    def seal(self, folder: pathlib.Path, proof: dict[str, Any]) -> dict[str, Any]:
+        task, first, last = self.task, self.graphs[0], self.graphs[-1]
+        sealed = seal(
+            {
+                "task": task.name,
+                "inputs": _values(required_inputs(first.graph)),
+                "outputs": _outputs(first, task, self.layout),
+                "text": self.text,
+                "special_ids": signature.SPECIAL_IDS,
+                "vocab_size": task.vocab_size,
+                "limits": self.limits,
+                "search": task.search_config,
+                "precision": self.precision,
+                "opsets": {domain: int(v) for domain, v in last.opset_imports.items()},
+                "ir_version": IR_VERSION,
+                "versions": _versions(),
+                "proof": proof,
+                **task.manifest_fields(self.parts[0].cases),
+                **_option_fields(first.graph, task),
+                **({} if self.layout == "loop" else {"layout": self.layout}),
+                "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
+            }
+        )
+        (folder / signature.MANIFEST_FILE).write_bytes(sealed)
+        return json.loads(sealed)
 
 
 def _make_graph(
@@ -332,7 +354,7 @@ def _option_fields(graph: ir.Graph, task: Task) -> dict[str, Any]:
     return {"options": entries} if entries else {}
 
 
-def _write(model: ir.Model, path: pathlib.Path, defaults: Mapping[str, Array]) -> None:
+def _save(model: ir.Model, path: pathlib.Path, defaults: Mapping[str, Array]) -> None:
     """Writes an `onnx_ir.Model`; weights that do not fit into the file go into a second one.
 
     In a single file, weights that only a search step reads move into that step. Weights in a second
@@ -365,44 +387,8 @@ def _warn_of_float32(precision: str, models: Iterable[ir.Model]) -> None:
         f"precision={precision!r} changed nothing: the model's {size:,} bytes of weights hold no "
         "products or tables of embeddings, or keep_float keeps them. Convolutions stay float32. "
         "The file and its manifest say float32.",
-        stacklevel=3,
+        stacklevel=5,
     )
-
-
-def _prove(
-    files: Sequence[pathlib.Path],
-    task: Task,
-    cases: Sequence[Any],
-    precision: str,
-    tolerance: float | None,
-    progress: Progress,
-    made_up: bool,
-) -> dict[str, Any]:
-    """Returns the manifest's `proof`; raises `ExportError` unless the files give Keras' results."""
-    tolerance = comparison.TOLERANCES[precision] if tolerance is None else tolerance
-    with progress("running Keras for comparison", "Pass samples=[...] that the model can read."):
-        expected = [task.expected(case) for case in cases]
-    with progress("proving the file in a process without TensorFlow"):
-        found = run_exported(files, cases).outputs
-    exact = precision == "float32"
-    with progress("comparing"):
-        largest = task.compare(cases, expected, found, tolerance, exact)
-    relative_to, same_tokens = "size" if exact else "spread", task.same_tokens(expected, found)
-    lines = sum(len(next(iter(case.values()))) for case in cases)
-    progress.result(
-        f"{lines} lines, largest difference from Keras {largest:.2g} of the numbers' {relative_to}"
-    )
-    if same_tokens:
-        kind = " of random input" if made_up else ""  # which rounding changes more than texts
-        progress.result("the same tokens in {} of {} lines{}".format(*same_tokens, kind))
-    return {
-        "date": datetime.date.today().isoformat(),
-        "cases": len(cases),
-        "lines": lines,
-        "largest_difference": largest,
-        "relative_to": relative_to,
-        "same_tokens": same_tokens,
-    }
 
 
 def _outputs(first: ir.Model, task: Task, layout: str) -> list[dict[str, Any]]:

@@ -7,72 +7,79 @@ Shapes: B texts, S tokens of the longest, W hypotheses.
 """
 
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.proof import comparison, run_exported
-from keras_transformer.export.staging import ExportError
-from keras_transformer.export.tasks.samples import proof_texts
+from keras_transformer.export.exporter import Case, Format, part_of
+from keras_transformer.export.proof import run_exported
+from keras_transformer.export.proof.comparison import TOLERANCES
+from keras_transformer.export.staging import ExportError, Progress
 from keras_transformer.export.tasks.search import SearchTask
+from keras_transformer.export.tasks.text import TextTask
 from keras_transformer.export.text_graph import CONTRIB, Nodes, add_decoding, add_encoding
-from keras_transformer.padding import pad_rows
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.types import Array, Ids
 
-# Largest difference of scores between the two files, which hold the same graph.
-TOLERANCE = 1e-6
 # The name of the model's scores inside of the text model.
 MODEL_SCORES = "decoding/scores"
 
 
-def add_text_model(
-    folder: pathlib.Path,
-    task: SearchTask,
-    tokenizer: Tokenizer,
-    target_tokenizer: Tokenizer | None = None,
-) -> dict[str, Any]:
-    """Writes the text model beside `model.onnx` in `folder` and proves it.
-
-    Args:
-        folder: `pathlib.Path` with the model, ids in and out.
-        task: `SearchTask` of a model that reads ids.
-        tokenizer: `Tokenizer` of the source.
-        target_tokenizer: `Tokenizer` of the target. Ids that it lacks are written like the unknown
-            token. Defaults to `None`: `tokenizer`.
-
-    Returns:
-        `{"inputs", "outputs"}` in the form of the manifest.
-
-    Raises:
-        ExportError: the model is too large for one file, or strings differ from the tokenizer's.
-    """
-    if (folder / signature.WEIGHTS_FILE).exists():
-        raise ExportError(
-            "The model is too large for one file, but the text model must be one. Leave out "
-            "text=True and serve with keras_transformer.export.runtime."
-        )
-    target_tokenizer = target_tokenizer or tokenizer
-    model = onnx.load(folder / signature.MODEL_FILE)
-    wrapped = _wrapped(model, task, tokenizer, target_tokenizer)
-    onnx.save(wrapped, folder / signature.TEXT_MODEL_FILE)
-    _prove(folder, task, tokenizer, target_tokenizer)
-    seed = {signature.SEED: "int32"} if task.random else {}
+def text_values(task: SearchTask) -> dict[str, Any]:
+    """Returns `{"inputs", "outputs"}` of the text model of a task, in the form of the manifest."""
+    inputs = {signature.TEXT: "string", **({signature.SEED: "int32"} if task.random else {})}
+    outputs = {signature.TEXTS: "string", signature.SCORES: "float32"}
     return {
-        "inputs": _entries({signature.TEXT: "string", **seed}),
-        "outputs": _entries({signature.TEXTS: "string", signature.SCORES: "float32"}),
+        side: [
+            {"name": name, "dtype": dtype, "axes": list(signature.AXES[name])}
+            for name, dtype in dtypes.items()
+        ]
+        for side, dtypes in (("inputs", inputs), ("outputs", outputs))
     }
 
 
-def _entries(dtypes: dict[str, str]) -> list[dict[str, Any]]:
-    """Returns inputs or outputs as manifest entries."""
-    return [
-        {"name": name, "dtype": dtype, "axes": list(signature.AXES[name])}
-        for name, dtype in dtypes.items()
-    ]
+class TextModel(Format):
+    """The text model beside `model.onnx`, around the same graph.
+
+    Args:
+        task: `SearchTask` of a model that reads ids.
+        tokenizer: `Tokenizer` of the source.
+        target_tokenizer: `Tokenizer` of the target. Defaults to `None`: `tokenizer`.
+    """
+
+    tolerance = TOLERANCES["text"]
+
+    def __init__(
+        self, task: SearchTask, tokenizer: Tokenizer, target_tokenizer: Tokenizer | None = None
+    ) -> None:
+        self.task, self.sides = task, (tokenizer, target_tokenizer or tokenizer)
+
+    def write(self, folder: pathlib.Path, progress: Progress) -> None:
+        if (folder / signature.WEIGHTS_FILE).exists():
+            raise ExportError(
+                "The model is too large for one file, but the text model must be one. Leave out "
+                "text=True and serve with keras_transformer.export.runtime."
+            )
+        path = folder / signature.MODEL_FILE
+        with progress("writing the text model"):
+            wrapped = _wrapped(onnx.load(path), self.task, *self.sides)
+            onnx.save(wrapped, folder / signature.TEXT_MODEL_FILE)
+
+        def search(case: Case) -> tuple[Ids, Array]:
+            (found,) = run_exported([path], [case]).outputs
+            return found[signature.TOKEN_IDS], found[signature.SCORES]
+
+        self.parts = [part_of(TextTask(self.task, *self.sides, search))]
+
+    def run(
+        self, folder: pathlib.Path, calls: Sequence[tuple[str, Case]]
+    ) -> list[dict[str, Array]]:
+        # Another process: onnxruntime-extensions crashes beside TensorFlow.
+        cases = [case for _, case in calls]
+        return run_exported([folder / signature.TEXT_MODEL_FILE], cases, extensions=True).outputs
 
 
 def _wrapped(
@@ -120,41 +127,3 @@ def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 yield from _all_nodes(attribute.g)
-
-
-def _prove(
-    folder: pathlib.Path, task: SearchTask, tokenizer: Tokenizer, target_tokenizer: Tokenizer
-) -> None:
-    """Compares strings of the written file with the tokenizer around the model of ids.
-
-    Other processes run both files: onnxruntime-extensions crashes beside TensorFlow.
-    """
-    special, texts = signature.SPECIAL_IDS, proof_texts(tokenizer, task.longest)
-    ids = pad_rows(
-        [
-            [special["begin"], *row] if task.name == "generate" else [*row, special["end"]]
-            for row in tokenizer.encode(texts)
-        ]
-    )
-    seed = {signature.SEED: np.array(17, np.int32)} if task.random else {}
-    cases = {
-        signature.MODEL_FILE: {signature.SOURCE_IDS: ids, **seed},
-        signature.TEXT_MODEL_FILE: {signature.TEXT: np.array(texts), **seed},
-    }
-    (expected,), (found,) = (
-        run_exported([folder / name], [case], extensions=signature.TEXT in case).outputs
-        for name, case in cases.items()
-    )
-    tokens, scores = expected[signature.TOKEN_IDS], expected[signature.SCORES].copy()
-    tokens = np.where(tokens < target_tokenizer.vocab_size, tokens, special["unknown"])
-    decoded = np.array(
-        [
-            [text.replace("\0", signature.REPLACEMENT) for text in target_tokenizer.decode(row)]
-            for row in tokens
-        ]
-    )
-    blank = [not text.strip() for text in texts]
-    decoded[blank] = ""
-    scores[blank] = np.where(np.arange(scores.shape[1]) < 1, 0.0, -np.inf)
-    expected = {signature.TEXTS: decoded, signature.SCORES: scores}
-    comparison.compare_texts(expected, found, tolerance=TOLERANCE)

@@ -14,6 +14,7 @@ import pathlib
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import onnxruntime
@@ -21,13 +22,19 @@ import onnxruntime
 from keras_transformer.call_options import check_number
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import Artefact, read_artefact
-from keras_transformer.export.staging import ExportError, staged
+from keras_transformer.export.exporter import Format, Rule, check_rules, export
+from keras_transformer.export.staging import ExportError, Progress
 from keras_transformer.types import StrPath
 
 CONFIG_FILE = "config.pbtxt"
 VERSION = "1"
 MAX_BATCH_SIZE = 64
 DEVICES = {"cpu": "KIND_CPU", "gpu": "KIND_GPU"}
+# Precisions beside float32; the first one is advice.
+PRECISIONS = {
+    "cpu": ("int8", *sorted(set(signature.PRECISIONS) - {"float16", "int8", "float32"})),
+    "gpu": ("float16",),
+}
 DATA_TYPES = {
     "bool": "TYPE_BOOL",
     "float16": "TYPE_FP16",
@@ -36,6 +43,60 @@ DATA_TYPES = {
     "int64": "TYPE_INT64",
     "string": "TYPE_STRING",
 }
+
+
+RULES = (
+    Rule(
+        ValueError,
+        lambda a: not re.fullmatch(r"[\w.-]*\w[\w.-]*", a.name),
+        lambda a: f"`name` must be letters, digits, '_', '-' and '.', got {a.name!r}.",
+    ),
+    Rule(
+        ValueError,
+        lambda a: a.device not in DEVICES,
+        lambda a: f"`device` must be one of {list(DEVICES)}, got {a.device!r}.",
+    ),
+)
+# Of an artefact that Triton's ONNX Runtime backend serves.
+ARTEFACT_RULES = (
+    Rule(
+        ExportError,
+        lambda a: a.manifest.get("layout", "loop") != "loop",
+        lambda a: (
+            f"{a.folder} has the layout {a.manifest['layout']!r}: the loop of its search is "
+            "outside of the graph, but Triton runs one graph per request. Export the model with "
+            "layout='loop'."
+        ),
+    ),
+    Rule(
+        ExportError,
+        lambda a: a.text and a.manifest["text"] is None,
+        lambda a: f"{a.folder} holds no text model. Export the model with text=True.",
+    ),
+    Rule(
+        ExportError,
+        lambda a: a.text and not a.op_library,
+        lambda a: (
+            "The text model needs the operators of onnxruntime-extensions: pass the path of that "
+            "library on the server as `op_library`. The one in Python's package does not load "
+            "without Python; take the one for C++, libortextensions.so."
+        ),
+    ),
+    Rule(
+        ExportError,
+        lambda a: a.op_library and not a.text,
+        lambda a: "`op_library` goes with `text`: the model of ids needs no library.",
+    ),
+    Rule(
+        ExportError,
+        lambda a: a.manifest["precision"] not in ("float32", *PRECISIONS[a.device]),
+        lambda a: (
+            f"{a.folder} has precision {a.manifest['precision']!r}, which is not for "
+            f"device={a.device!r}. Export the model with precision='float32' or "
+            f"{PRECISIONS[a.device][0]!r}, or choose the other device."
+        ),
+    ),
+)
 
 
 class Enum(str):
@@ -92,9 +153,19 @@ def export_triton(
     """
     folder, repository = pathlib.Path(folder), pathlib.Path(repository)
     name = folder.absolute().name if name is None else name
-    _check_arguments(name, device, instances, threads, max_batch_size, queue_delay)
+    check_rules(RULES, SimpleNamespace(name=name, device=device))
+    for what, value, least in (
+        ("instances", instances, 1),
+        ("threads", threads, 1),
+        ("max_batch_size", max_batch_size, 0),
+        ("queue_delay", queue_delay, 0),
+    ):
+        if value is not None:
+            check_number(value, f"`{what}`", numbers.Integral, least)
     artefact = read_artefact(folder)
-    _check_artefact(artefact, text, op_library, device)
+    given = SimpleNamespace(text=text, op_library=op_library, device=device)
+    given.folder, given.manifest = artefact.folder, artefact.manifest
+    check_rules(ARTEFACT_RULES, given)
     inputs, outputs = _values(artefact, text)
     size = _batch_size([*inputs, *outputs], max_batch_size)
     config = {
@@ -112,59 +183,8 @@ def export_triton(
         config["parameters"] = [{"key": "intra_op_thread_count", "value": count}]
     if text:
         config["model_operations"] = {"op_library_filename": op_library}
-    with staged(repository / name, why_not_triton) as aside:
-        _copy_model(artefact, text, aside / VERSION)
-        (aside / CONFIG_FILE).write_text(_text_format(config) + "\n", "utf-8")
+    export(repository / name, TritonModel(artefact, text, config), verbose=False)
     return repository / name
-
-
-def _check_arguments(
-    name: str,
-    device: str,
-    instances: int,
-    threads: int | None,
-    max_batch_size: int | None,
-    queue_delay: int,
-) -> None:
-    if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):
-        raise ValueError(f"`name` must be letters, digits, '_', '-' and '.', got {name!r}.")
-    if device not in DEVICES:
-        raise ValueError(f"`device` must be one of {list(DEVICES)}, got {device!r}.")
-    for what, value, least in (
-        ("instances", instances, 1),
-        ("threads", threads, 1),
-        ("max_batch_size", max_batch_size, 0),
-        ("queue_delay", queue_delay, 0),
-    ):
-        if value is not None:
-            check_number(value, f"`{what}`", numbers.Integral, least)
-
-
-def _check_artefact(artefact: Artefact, text: bool, op_library: str | None, device: str) -> None:
-    """Raises `ExportError` if Triton's ONNX Runtime backend cannot serve the artefact."""
-    manifest, folder = artefact.manifest, artefact.folder
-    layout, precision = manifest.get("layout", "loop"), manifest["precision"]
-    if layout != "loop":
-        raise ExportError(
-            f"{folder} has the layout {layout!r}: the loop of its search is outside of the graph, "
-            "but Triton runs one graph per request. Export the model with layout='loop'."
-        )
-    if text and manifest["text"] is None:
-        raise ExportError(f"{folder} holds no text model. Export the model with text=True.")
-    if text and not op_library:
-        raise ExportError(
-            "The text model needs the operators of onnxruntime-extensions: pass the path of that "
-            "library on the server as `op_library`. The one in Python's package does not load "
-            "without Python; take the one for C++, libortextensions.so."
-        )
-    if op_library and not text:
-        raise ExportError("`op_library` goes with `text`: the model of ids needs no library.")
-    if (device == "gpu") != (precision == "float16") and precision != "float32":
-        fit = "float16" if device == "gpu" else "int8"
-        raise ExportError(
-            f"{folder} has precision {precision!r}, which is not for device={device!r}. Export the "
-            f"model with precision='float32' or {fit!r}, or choose the other device."
-        )
 
 
 def _values(artefact: Artefact, text: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -229,20 +249,6 @@ def _text_format(message: Mapping[str, Any], indent: str = "") -> str:
     return "\n".join(lines)
 
 
-def _copy_model(artefact: Artefact, text: bool, folder: pathlib.Path) -> None:
-    """Copies the model to its place in Triton: a file, or a folder for several files."""
-    folder.mkdir()
-    if text:
-        shutil.copyfile(artefact.folder / signature.TEXT_MODEL_FILE, folder / signature.MODEL_FILE)
-        return
-    if signature.WEIGHTS_FILE in artefact.manifest["files"]:
-        folder = folder / signature.MODEL_FILE
-        folder.mkdir()
-        weights = artefact.folder / signature.WEIGHTS_FILE
-        shutil.copyfile(weights, folder / signature.WEIGHTS_FILE)
-    shutil.copyfile(artefact.model_path, folder / signature.MODEL_FILE)
-
-
 def why_not_triton(folder: pathlib.Path) -> str | None:
     """Returns why a folder is not a result of `export_triton`, or `None`."""
     odd = sorted({item.name for item in folder.iterdir()} - {CONFIG_FILE, VERSION})
@@ -251,3 +257,29 @@ def why_not_triton(folder: pathlib.Path) -> str | None:
     if not (folder / CONFIG_FILE).is_file():
         return f"it has no {CONFIG_FILE}"
     return None
+
+
+class TritonModel(Format):
+    """A model of a repository: files of an artefact, which was proven before, and `config.pbtxt`.
+
+    Args:
+        artefact: `Artefact`.
+        text: whether the model is the text model.
+        config: the content of `config.pbtxt`, a dict.
+    """
+
+    why_not = staticmethod(why_not_triton)
+
+    def __init__(self, artefact: Artefact, text: bool, config: Mapping[str, Any]) -> None:
+        self.artefact, self.text, self.config = artefact, text, config
+
+    def write(self, folder: pathlib.Path, progress: Progress) -> None:
+        (folder / CONFIG_FILE).write_text(_text_format(self.config) + "\n", "utf-8")
+        source, model, place = self.artefact.folder, signature.MODEL_FILE, folder / VERSION
+        files = {signature.TEXT_MODEL_FILE if self.text else model: model}
+        if not self.text and signature.WEIGHTS_FILE in self.artefact.manifest["files"]:
+            place /= model  # several files are a folder in Triton
+            files[signature.WEIGHTS_FILE] = signature.WEIGHTS_FILE
+        place.mkdir(parents=True)
+        for name, other in files.items():
+            shutil.copyfile(source / name, place / other)

@@ -26,7 +26,13 @@ from keras_transformer.types import Array
 
 
 class Head:
-    """The base of task heads: each is a `ResultMaker` with a `task`, its name in the manifest."""
+    """The base of task heads: each is a `ResultMaker` with a `task`, its name in the manifest.
+
+    Attributes:
+        shapes: the shapes that an output may have, by their numbers of axes.
+    """
+
+    shapes: ClassVar[dict[int, str]] = {}
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments, as JSON values."""
@@ -96,6 +102,7 @@ class Classification(_Classes):
     """
 
     task: ClassVar[str] = "classify"
+    shapes: ClassVar[dict[int, str]] = {2: "(B, C)"}
     empty: ClassVar[Labels] = Labels()
 
     def result(self, row: Row, outputs: dict[str, Array]) -> Labels:
@@ -130,6 +137,7 @@ class TokenClassification(_Classes):
 
     bio: bool = False
     task: ClassVar[str] = "tag"
+    shapes: ClassVar[dict[int, str]] = {3: "(B, S, C)"}
     empty: ClassVar[Tags] = Tags()
 
     def __post_init__(self) -> None:
@@ -190,6 +198,7 @@ class QuestionAnswering(Head):
 
     max_answer_length: int = 30
     task: ClassVar[str] = "answer"
+    shapes: ClassVar[dict[int, str]] = {2: "(B, S)"}
     empty: ClassVar[Answer] = Answer()
 
     def __post_init__(self) -> None:
@@ -228,6 +237,7 @@ class FeatureExtraction(Head):
     """
 
     task: ClassVar[str] = "embed"
+    shapes: ClassVar[dict[int, str]] = {2: "(B, C)", 3: "(B, S, C)"}
     empty: ClassVar[Vector] = Vector()
 
     def result(self, row: Row, outputs: dict[str, Array]) -> Vector:

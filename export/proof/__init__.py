@@ -1,8 +1,9 @@
 """The proof of an export: its files run in a second process, and Keras must give the same numbers.
 
 Contents: `run_exported`, which starts the second process; `script`, which runs there; and
-`comparison`, which compares its results with Keras' results. A new kind of file is one function in
-`script`, and a new kind of result is one function in `comparison`.
+`comparison`, which compares its results with Keras' results. A new kind of file is one function
+like `script.open_onnx` beside its exporter, which passes its name to `run_exported`. A new kind of
+result is one function in `comparison`.
 """
 
 import json
@@ -38,6 +39,7 @@ def run_exported(
     cases: Sequence[Mapping[str, Array]],
     *,
     signatures: Sequence[str] | None = None,
+    opener: str = "",
     extensions: bool = False,
     timed: bool = False,
 ) -> Results:
@@ -47,6 +49,8 @@ def run_exported(
         models: path of one ONNX file, of the two files of a stepwise search, or of a SavedModel.
         cases: dicts from input names to arrays.
         signatures: the signature of each case, for a SavedModel. Defaults to `None`: ONNX files.
+        opener: "module:function", a function like `script.open_onnx` in a module that needs no
+            framework. Defaults to "": the files are ONNX files or a SavedModel.
         extensions: whether to load the operators of onnxruntime-extensions. Defaults to `False`.
         timed: whether to run each case a second time and measure it. Defaults to `False`.
 
@@ -72,6 +76,7 @@ def run_exported(
         job = {
             "models": list(map(str, models)),
             "signatures": signatures,
+            "opener": opener,
             "extensions": extensions,
             "timed": timed,
             "saturates": saturates,

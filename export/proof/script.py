@@ -5,12 +5,14 @@ that works only beside TensorFlow therefore fails its proof, and onnxruntime-ext
 crashes beside TensorFlow, can run. If a search has two files, the script imports the loop around
 them from this package, because that loop is part of the proof.
 
-The job is a dict of `models` (paths), `signatures` (names, or null), `extensions`, `timed` and
-`saturates` (booleans) and `cases` (`{"inputs": path.npz, "outputs": path.npz}`). A SavedModel has
-one signature for each case. The last line printed is the report, `{"check", "error", "seconds"}`:
-the last check that began, its error or null, and the seconds of all timed runs.
+The job is a dict of `models` (paths), `signatures` (names, or null), `opener` ("module:function",
+or ""), `extensions`, `timed` and `saturates` (booleans) and `cases`
+(`{"inputs": path.npz, "outputs": path.npz}`). A SavedModel has one signature for each case. The
+last line printed is the report, `{"check", "error", "seconds"}`: the last check that began, its
+error or null, and the seconds of all timed runs.
 """
 
+import importlib
 import json
 import sys
 import time
@@ -28,7 +30,7 @@ Call: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 def run(job: dict[str, Any], report: dict[str, Any]) -> None:
     """Runs the cases of a job, and keeps `report` up to date."""
-    calls = (open_saved_model if job["signatures"] else open_onnx)(job, report)
+    calls = opener(job)(job, report)
     for case, call in zip(job["cases"], calls, strict=True):
         with np.load(case["inputs"]) as file:
             inputs = dict(file)
@@ -40,6 +42,15 @@ def run(job: dict[str, Any], report: dict[str, Any]) -> None:
             start = time.perf_counter()
             call(inputs)
             report["seconds"] += time.perf_counter() - start
+
+
+def opener(job: dict[str, Any]) -> Callable[[dict[str, Any], dict[str, Any]], list[Call]]:
+    """Returns the function that opens the files of a job, such as `open_onnx`."""
+    if job["opener"]:
+        sys.modules.update(dict.fromkeys(FRAMEWORKS))
+        module, _, name = job["opener"].partition(":")
+        return getattr(importlib.import_module(module), name)
+    return open_saved_model if job["signatures"] else open_onnx
 
 
 def open_onnx(job: dict[str, Any], report: dict[str, Any]) -> list[Call]:

@@ -1,13 +1,13 @@
 """Tasks: the function that an export computes, its inputs and outputs by name, and its proof.
 
-Contents: one class for each kind of export, `forward` and `search`; `stepwise`, which turns
-a search into two functions without the loop; and `samples`, the inputs of the proof.
-A task provides the function to trace, samples, Keras' results on them, and the comparison with
-the written file's results.
+Contents: one class for each kind of export, `forward`, `search` and `text`; `stepwise`, which turns
+a search into two functions without the loop; `heads`, the rules of heads; and `samples`, the inputs
+of the proof. A task provides the function to trace, samples, Keras' results on them, and the
+comparison with the written file's results.
 
-Imports: TensorFlow, Keras, models and searches; of `export` the comparison (`proof`),
-the error (`staging`) and the names and heads of the artefact. A new kind of export is one class
-here with the methods of `ForwardTask`, and one line in each exporter that supports it.
+Imports: TensorFlow, Keras, models and searches; of `export` the comparison (`proof`), the rules
+(`exporter`), the error (`staging`) and the names and heads of the artefact. A new kind of export is
+one class here with the methods of `exporter.Task`, and one line in each exporter that supports it.
 """
 
 from collections.abc import Callable

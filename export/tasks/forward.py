@@ -217,7 +217,7 @@ class ForwardTask:
             outputs = self._run(self.passed, {k: tf.constant(v) for k, v in case.items()})
             dtypes = {name: array.dtype.name for name, array in found[0].items()}
             expected.append({k: np.asarray(ops.cast(v, dtypes[k])) for k, v in outputs.items()})
-        tolerance = max(tolerance, comparison.COPY_TOLERANCE)
+        tolerance = max(tolerance, comparison.TOLERANCES["copy"])
         return comparison.compare_forward(expected, found, tolerance, exact=False)
 
     def _check_lengths(self, cases: Sequence[Case], expected: Sequence[Case]) -> None:

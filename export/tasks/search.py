@@ -25,12 +25,10 @@ from keras_transformer.export.tasks.samples import (
     random_start,
 )
 from keras_transformer.padding import pad_rows
-from keras_transformer.search import BeamSearch, Constraint, GreedySearch, Past, Sampling, Shortlist
+from keras_transformer.search import BeamSearch, Constraint, GreedySearch, Past, Sampling
 from keras_transformer.search.constraints import constrain, start_constraints
-from keras_transformer.search.inputs import EXTRA_LENGTH, model_source, source_specs
-from keras_transformer.search.scores import NOT_LISTED, Scores
-from keras_transformer.search.shortlist import Shortlisted
-from keras_transformer.search.speech import SpeechSearch
+from keras_transformer.search.inputs import EXTRA_LENGTH, model_source, reads_ids, source_specs
+from keras_transformer.search.scores import Scores
 from keras_transformer.text.vocabularies import vocabulary_sizes
 from keras_transformer.training.alignment import with_alignments
 from keras_transformer.types import Array, Ids, Tensor
@@ -54,39 +52,10 @@ def _described(constraint: Constraint) -> dict[str, Any]:
     return {"class_name": type(constraint).__name__}
 
 
-def _option_defaults(
-    search: ExportableSearch, max_length: int | None, asked: Sequence[str]
-) -> dict[str, Array]:
-    """Returns the inputs that a caller may leave out, and their defaults.
-
-    These are the options that cost no time in a step of this search, and the `asked` ones.
-    """
-    inputs = search.call_defaults
-    chosen = {"max_length", "length_penalty", "temperature", *asked}
-    for constraint in search.constraints:
-        chosen.update(constraint.inputs)
-    if search.min_length > 1:
-        chosen.add("min_length")
-    if isinstance(search, SpeechSearch):
-        chosen |= {"seed", "word_times"} if search.word_heads else {"seed"}
-    if isinstance(search, Sampling):
-        chosen |= {"top_k"} if search.top_k else set()
-        chosen |= {"top_p"} if search.top_p < 1 else set()
-    if max_length is not None:
-        inputs["max_length"] = np.array([max_length], np.int32)
-    return {name: default for name, default in inputs.items() if name in chosen}
-
-
 def _log_softmax(logits: Array) -> Array:
     """Returns log-probabilities of logits (..., V)."""
     logits = logits - logits.max(axis=-1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-
-
-def reads_ids(model: keras.Model) -> bool:
-    """Returns whether the source is `source_ids` (B, S) alone."""
-    (name, spec), *others = source_specs(model).items()
-    return name == signature.SOURCE_IDS and spec.dtype.is_integer and not others
 
 
 class ForcedPass(NamedTuple):
@@ -100,7 +69,7 @@ class ForcedPass(NamedTuple):
         alignments: (B, W, T, S), the attention of each token to the source; `None` if the search
             has none.
         start_scores: a pair (B, K), the log-probabilities after the begin token and their spread;
-            `None` unless the search is a `SpeechSearch`.
+            `None` unless the search has `start_tokens`.
     """
 
     scores: Array
@@ -117,7 +86,8 @@ class SearchTask:
         model: `Transformer`, `CausalTransformer` or an importer's model, in float32.
         search: `GreedySearch`, `BeamSearch` or `Sampling`.
         max_length: maximum number of generated tokens; `None` for the source's length + 50.
-        shortlist: `Shortlist` of the tokens that each source allows. Defaults to `None`: all.
+        searched: the model that is searched, such as `model` with a shortlist. Defaults to `None`:
+            `model`.
         options: names of further options that become inputs. Defaults to none.
         passed: the user's model, if `model` is its float32 copy. The export is compared with both.
             Defaults to `None`: there is no copy.
@@ -125,11 +95,10 @@ class SearchTask:
     Attributes:
         name: the task in the manifest: "generate" for a language model, "translate" for a model
             that reads token ids, "transcribe" for an encoder that reads something else.
-        searched: the model that is searched: `model` with its shortlist.
+        searched: the model that is searched.
         random: whether the search takes a seed.
         reads_ids: whether the source is rows of token ids.
-        row_scales: as in `quantize.reduce_precision`. Some frames of Whisper's sound have vectors
-            many times larger than others.
+        row_scales: as in `quantize.reduce_precision`, for searches that read windows.
         sources: the `tf.TensorSpec` of each source input, by name.
         option_defaults: dict from the names of optional inputs to their defaults.
         specs: `sources`, the seed, and `option_defaults`.
@@ -144,7 +113,7 @@ class SearchTask:
         model: keras.Model,
         search: ExportableSearch,
         max_length: int | None,
-        shortlist: Shortlist | None = None,
+        searched: Any = None,
         options: Sequence[str] = (),
         passed: keras.Model | None = None,
     ) -> None:
@@ -152,8 +121,7 @@ class SearchTask:
         self.search: ExportableSearch = search
         self.max_length: int | None = max_length
         self.passed: keras.Model | None = None if passed is model else passed
-        self.shortlist: Shortlist | None = shortlist
-        self.searched: Any = model if shortlist is None else Shortlisted(model, shortlist)
+        self.searched: Any = model if searched is None else searched
         self.random: bool = isinstance(search, Sampling)
         self.reads_ids: bool = reads_ids(model)
         self.name: str = "translate" if self.reads_ids else "transcribe"
@@ -174,15 +142,16 @@ class SearchTask:
         self.specs: dict[str, tf.TensorSpec] = dict(self.sources)
         if self.random:
             self.specs[signature.SEED] = tf.TensorSpec([], "int32", signature.SEED)
-        self.option_defaults: dict[str, Array] = _option_defaults(search, max_length, options)
+        inputs, chosen = search.call_defaults, {*search.free_options, *options}
+        if max_length is not None:
+            inputs["max_length"] = np.array([max_length], np.int32)
+        self.option_defaults: dict[str, Array] = {
+            name: default for name, default in inputs.items() if name in chosen
+        }
         for name, default in self.option_defaults.items():
             self.specs[name] = tf.TensorSpec([None] * default.ndim, default.dtype, name)
-        speech = self.row_scales = isinstance(search, SpeechSearch)
-        words = speech and bool(search.word_heads)
-        chosen = (True, True, search.token_scores, search.alignments, speech, words, words)
-        self.outputs: list[str] = [
-            name for name, asked in zip(signature.SEARCH_OUTPUTS, chosen, strict=True) if asked
-        ]
+        self.row_scales: bool = search.reads_windows
+        self.outputs: list[str] = [signature.TOKEN_IDS, *search.result_names[1:]]
 
     def function(self, **inputs: Tensor) -> dict[str, Tensor]:
         """Returns the `outputs` of the search for the source; exporters trace this function.
@@ -192,9 +161,8 @@ class SearchTask:
         """
         source, options = self.split(inputs)
         result = self.search(self.searched, source, **options)
-        # `SEARCH_OUTPUTS` names the fields of `SearchResult` and `SpeechResult` in their order.
-        found = dict(zip(signature.SEARCH_OUTPUTS, result, strict=False))
-        return {name: found[name] for name in self.outputs}
+        fields = zip(self.outputs, self.search.result_names, strict=True)
+        return {name: getattr(result, field) for name, field in fields}
 
     def split(self, inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Splits inputs into encoder inputs and options of the search."""
@@ -213,8 +181,7 @@ class SearchTask:
     def limits(self, max_source_length: int | None) -> dict[str, int | None]:
         """Returns the lengths that the manifest promises to serve."""
         if max_source_length is None:
-            # A speech model reads windows of this length.
-            longest = self.longest if isinstance(self.search, SpeechSearch) else None
+            longest = self.longest if self.search.reads_windows else None
             max_source_length = longest or MAX_SOURCE_LENGTH
         return {
             "source_length": min(max_source_length, self.longest or max_source_length),
@@ -327,7 +294,7 @@ class SearchTask:
 
         worst = compare(self.model, tolerance, exact)
         if self.passed is not None:
-            allowed = max(tolerance, comparison.COPY_TOLERANCE)
+            allowed = max(tolerance, comparison.TOLERANCES["copy"])
             comparison.check_copy(lambda: compare(self.passed, allowed, exact=False))
         return worst
 
@@ -377,13 +344,13 @@ class SearchTask:
             logits = np.asarray(model(inputs, training=False))
         logits = logits.astype(np.float64)  # (B W, P + T - 1, V)
         comparison.check_no_nan("Logits of the forward pass", logits)
-        if self.shortlist is not None:
-            allowed = self.shortlist.candidates(source[signature.SOURCE_IDS])  # (B, V)
-            logits += np.repeat(np.where(allowed, 0.0, NOT_LISTED), width, axis=0)[:, None]
+        if self.searched is not self.model:
+            bias = self.searched.logit_bias(source[signature.SOURCE_IDS])  # (B, V)
+            logits += np.repeat(bias, width, axis=0)[:, None]
         # Rules that leave only a few tokens would make the spread small.
         spread = logits.std(axis=-1, where=logits > -comparison.LARGE)
         start_scores = None
-        if isinstance(self.search, SpeechSearch):
+        if self.search.start_tokens:
             start = targets[::width] == signature.SPECIAL_IDS["begin"]
             after_begin = np.arange(0, len(targets), width), start.argmax(axis=1)
             values = _log_softmax(logits[after_begin])[:, list(self.search.start_tokens)]

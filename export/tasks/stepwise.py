@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from keras_transformer.decoding import Cache, States
+from keras_transformer.decoding import Cache, CachedDecoding, States
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.tasks import GraphSource, SearchTask
+from keras_transformer.export.exporter import Rule
+from keras_transformer.export.tasks import GraphSource, SearchTask, Task
 from keras_transformer.layers.attention import FORBIDDEN
 from keras_transformer.search.inputs import read_inputs
 from keras_transformer.search.loop import GivenTokens, Hypotheses, LoopInputs, add_token
@@ -26,6 +27,47 @@ from keras_transformer.types import Tensor
 
 # A tensor, or tuples, lists and dicts of tensors.
 Nest: TypeAlias = Any
+
+RULES = (
+    Rule(
+        ValueError,
+        lambda a: a.layout not in signature.LAYOUTS,
+        lambda a: f"layout must be one of {signature.LAYOUTS}, but {a.layout!r} was passed.",
+    ),
+    Rule(
+        ValueError,
+        lambda a: a.layout == "steps" and a.search is None,
+        lambda a: (
+            "layout='steps' takes the loop of a search out of the graph: pass a search, or leave "
+            "it out."
+        ),
+    ),
+    Rule(
+        ValueError,
+        lambda a: a.layout == "steps" and a.search.reads_start_at_once,
+        lambda a: (
+            f"layout='steps' feeds start tokens one by one, but {type(a.search).__name__} reads "
+            "them at once. Leave layout out."
+        ),
+    ),
+    Rule(
+        ValueError,
+        lambda a: a.layout == "steps" and a.text,
+        lambda a: (
+            "text=True writes one file from text to text, which needs the loop in the graph: "
+            "pass layout='loop', or leave text out, because the runtime does the tokenizing."
+        ),
+    ),
+    Rule(
+        ValueError,
+        lambda a: a.layout == "steps" and not isinstance(a.searched, CachedDecoding),
+        lambda a: (
+            "layout='steps' has caches and steps of fixed shapes, which only Transformer and "
+            f"CausalTransformer give, but the search would run a {type(a.searched).__name__}. Pass "
+            "layout='loop'."
+        ),
+    ),
+)
 
 # Parts that a step changes. It only reads the rest.
 CHANGING = ("position", *Hypotheses._fields, "states")
@@ -215,6 +257,23 @@ class StepwiseSearch:
         rest = (parts[name] for name in ("noise", "options", "known"))
         loop_inputs = LoopInputs(parts["limit"], given, *rest)
         return memory, loop_inputs, parts["position"], build(Hypotheses), cache
+
+
+def graph_sources(task: Task, layout: str, precision: str) -> Iterator[tuple[str, GraphSource]]:
+    """Yields the name and the source of each file. Trace a source before you take the next one.
+
+    Args:
+        task: `ForwardTask` or `SearchTask`.
+        layout: "loop" or, for a `SearchTask`, "steps".
+        precision: of the weights, as in `export_onnx`.
+    """
+    if layout == "loop":
+        source = GraphSource(task.model, task.function, task.specs, task.axes, task.row_scales)
+        yield signature.MODEL_FILE, source
+        return
+    stepwise = StepwiseSearch(task, "float16" if precision == "float16" else "float32")
+    yield signature.FIRST_FILE, stepwise.first
+    yield signature.STEP_FILE, stepwise.step
 
 
 def _places(batch_size: Tensor, rows: int, width: int) -> Tensor:

@@ -64,6 +64,12 @@ class Search(loop.StepSearch):
 
     # Names of the options that a call may pass, see `call_options`.
     options: ClassVar[tuple[str, ...]] = ("max_length", "min_length", "target_prefix")
+    # The tokens whose log-probabilities after the begin token are part of the result.
+    start_tokens: ClassVar[tuple[int, ...]] = ()
+    # Whether the start tokens pass through the decoder at once, and not one by one.
+    reads_start_at_once: ClassVar[bool] = False
+    # Whether sources are windows of one length, with some vectors much larger than others.
+    reads_windows: ClassVar[bool] = False
 
     _: KW_ONLY
     min_length: int = 0
@@ -202,6 +208,21 @@ class Search(loop.StepSearch):
         for constraint in self.constraints:
             inputs.update(constraint.inputs)
         return inputs
+
+    @property
+    def free_options(self) -> set[str]:
+        """The names of the options of a call that cost no time in a step, or are in use.
+
+        An exported search has an input for each of them.
+        """
+        names = {name for constraint in self.constraints for name in constraint.inputs}
+        return names | ({"max_length", "min_length"} if self.min_length > 1 else {"max_length"})
+
+    @property
+    def result_names(self) -> list[str]:
+        """The names of the result's fields that are not `()`."""
+        records = [name for name in ("token_scores", "alignments") if getattr(self, name)]
+        return ["ids", "scores", *records]
 
     def length_divisor(self, count: Any, length_penalty: Any = None) -> Any:
         """Returns the divisor of the score of a hypothesis; 1 without a length penalty.

@@ -86,6 +86,11 @@ class BeamSearch(Search):
     early_stop: bool = field(default=True, kw_only=True)
 
     @property
+    def free_options(self) -> set[str]:
+        """See `Search.free_options`."""
+        return super().free_options | {"length_penalty"}
+
+    @property
     def width(self) -> int:
         """W, `beam_width`."""
         return self.beam_width

@@ -159,6 +159,12 @@ def _check_number(name: str, number: Any, default: Array) -> None:
         check_option(name, number)
 
 
+def reads_ids(model: SearchModel) -> bool:
+    """Returns whether the source is `source_ids` (B, S) alone."""
+    (name, spec), *others = source_specs(model).items()
+    return name == SOURCE_IDS and spec.dtype.is_integer and not others
+
+
 def _source_tensors(model: SearchModel, source: Any) -> Source:
     """Converts a source to the tensors that a model's encoder reads."""
     specs = source_specs(model)

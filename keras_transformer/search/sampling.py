@@ -191,6 +191,12 @@ class Sampling(IndependentSearch):
         check_number(self.num_samples, "num_samples", numbers.Integral, 1)
 
     @property
+    def free_options(self) -> set[str]:
+        """See `Search.free_options`."""
+        used = {"top_k": self.top_k > 0, "top_p": self.top_p < 1, "temperature": True}
+        return super().free_options | {name for name, is_used in used.items() if is_used}
+
+    @property
     def width(self) -> int:
         """W, `num_samples`."""
         return self.num_samples

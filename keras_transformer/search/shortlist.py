@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from keras_transformer.decoding import Alignments, Cache, CachedDecoding, Shared
+from keras_transformer.decoding import Alignments, Cache, CachedDecoding, Shared, is_causal
+from keras_transformer.search.inputs import reads_ids
 from keras_transformer.search.scores import LEAST_LISTED, NOT_LISTED, Scores
 from keras_transformer.special_ids import END_ID, NUM_SPECIAL, PAD_ID
 from keras_transformer.types import Array, Tensor
@@ -224,7 +225,9 @@ class Shortlisted:
         shortlist: `Shortlist` of its vocabularies.
 
     Raises:
-        ValueError: if the vocabulary sizes of model and shortlist differ.
+        TypeError: if `shortlist` is not a `Shortlist`.
+        ValueError: if the model reads or writes something else, or if the vocabulary sizes of model
+            and shortlist differ.
 
     Example:
 
@@ -234,6 +237,15 @@ class Shortlisted:
     """
 
     def __init__(self, model: CachedDecoding, shortlist: Shortlist) -> None:
+        if not isinstance(shortlist, Shortlist):
+            raise TypeError(
+                f"shortlist must be a Shortlist, but {type(shortlist).__name__} was passed."
+            )
+        if not isinstance(model, CachedDecoding) or is_causal(model) or not reads_ids(model):
+            raise ValueError(
+                "A shortlist limits the tokens that a search may write for a source of token ids: "
+                f"pass a Transformer that reads ids, or leave it out ({type(model).__name__})."
+            )
         sizes = [model.vocab_size, getattr(model, "target_vocab_size", None) or model.vocab_size]
         listed = [len(shortlist.table), len(shortlist.always)]
         if sizes != listed:
@@ -249,6 +261,13 @@ class Shortlisted:
         self.max_source_length: int | None = model.max_source_length
         self.start_ids: Callable[[Tensor], Tensor] = model.start_ids
         self.initial_cache: Callable[[Tensor, int], Cache] = model.initial_cache
+
+    def logit_bias(self, source_ids: Array) -> Array:
+        """Returns what `decode_step` adds to logits for sources (B, S): 0 for a candidate, (B, V).
+
+        A candidate is an id that `Shortlist.candidates` allows. All others get `NOT_LISTED`.
+        """
+        return np.where(self.shortlist.candidates(source_ids), 0.0, NOT_LISTED)
 
     @property
     def weights(self) -> list[keras.Variable]:

@@ -102,6 +102,8 @@ class SpeechSearch(BeamSearch):
     )
     temperature: ClassVar[float] = 0.0
     word_times: ClassVar[int] = 0
+    reads_start_at_once: ClassVar[bool] = True
+    reads_windows: ClassVar[bool] = True
 
     beam_width: int = 5
     length_penalty: float = 1.0
@@ -119,6 +121,18 @@ class SpeechSearch(BeamSearch):
             raise ValueError("word_heads needs no_times, the token for text without times.")
         for id in self.start_tokens:
             check_number(id, "a token of no_speech or languages", numbers.Integral, END_ID + 1)
+
+    @property
+    def free_options(self) -> set[str]:
+        """See `Search.free_options`."""
+        words = {"word_times"} if self.word_heads else set()
+        return super().free_options | {"temperature", "seed"} | words
+
+    @property
+    def result_names(self) -> list[str]:
+        """The names of the result's fields that are not `()`."""
+        words = ["word_attention", "word_scores"] if self.word_heads else []
+        return [*super().result_names, "start_scores", *words]
 
     @property
     def start_tokens(self) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import re
 import subprocess
 import sys
 
@@ -11,7 +10,7 @@ import pytest
 from helpers import exports
 from helpers.exports import LINES as TRAINED
 
-from keras_transformer.export import Comparison, compare, compare_with_keras, export_saved_model
+from keras_transformer.export import Comparison, compare, compare_with_keras
 from keras_transformer.export.artefact.manifest import seal
 from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
 from keras_transformer.export.proof import script
@@ -94,7 +93,7 @@ def test_the_process_imports_no_framework(tmp_path):
     folder = exports.artefact(exports.BEAM, layout="steps")
     models = list(map(str, read_artefact(folder).model_paths))
     job = {"models": models, "signatures": None, "extensions": False, "timed": True}
-    job["saturates"] = False
+    job |= {"opener": "", "saturates": False}
     (tmp_path / "job.json").write_text(json.dumps({**job, "cases": [case]}))
     code = f"""
 import runpy, sys
@@ -117,13 +116,6 @@ def test_malformed_proofs_are_refused(change):
     manifest = read_artefact(exports.artefact()).manifest
     with pytest.raises(ValueError, match="proof"):
         seal({**manifest, "proof": {**manifest["proof"], **change}})
-
-
-@pytest.mark.full
-def test_exports_write_their_progress_and_nothing_else(tmp_path, capfd):
-    export_saved_model(exports.shared_model("encode"), tmp_path / "saved_model")
-    lines = capfd.readouterr().err.splitlines()
-    assert lines and [line for line in lines if not re.fullmatch(r".* \.\.\. [\d.]+ s", line)] == []
 
 
 def test_times_are_printed_side_by_side():

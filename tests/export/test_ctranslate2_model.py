@@ -231,7 +231,7 @@ REFUSED = [
     ),
     ({}, {"max_length": 2.5}, "max_length must be an integer, got 2.5"),
     ({}, {"tokenizer": "pieces"}, "tokenizer must be a Tokenizer"),
-    ({}, {"tolerance": -1.0}, "Parity with CTranslate2"),
+    ({}, {"tolerance": -1.0}, "Parity of the scores"),
 ]
 
 

@@ -8,8 +8,6 @@ from helpers import encoders, exports
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model
-from keras_transformer.export.artefact.reader import read_artefact
-from keras_transformer.export.runtime.session import open_session
 
 pytest.importorskip("tensorflow_text", reason="strings inside graphs need tensorflow-text")
 pytestmark = pytest.mark.usefixtures("forked_proofs")
@@ -26,30 +24,6 @@ def listener():
 @pytest.fixture(scope="module")
 def viewer():
     return encoders.writer(encoders.patches_encoder)
-
-
-@pytest.mark.full
-def test_onnx_holds_the_search_over_frames(listener, tmp_path):
-    search = kt.BeamSearch(3)
-    manifest = export_onnx(
-        listener,
-        tmp_path / "onnx",
-        exports.tokenizer(),
-        search,
-        max_length=MAX_LENGTH,
-        verbose=False,
-    )
-    assert manifest["task"] == "transcribe" and manifest["vocab_size"]["source"] is None
-    axes = ["batch", "frames_length", encoders.FEATURES]
-    assert manifest["inputs"] == [{"name": "frames", "dtype": "float32", "axes": axes}]
-    session = exports.session(tmp_path / "onnx")
-    for rows, length in ((1, 1), (4, 9), (2, 14)):
-        frames = encoders.frames(rows, length)
-        expected = search(listener, frames, MAX_LENGTH)
-        for fed in (frames, np.pad(frames, [(0, 0), (0, 3), (0, 0)])):
-            token_ids, scores = session.run(None, {"frames": fed})
-            np.testing.assert_array_equal(token_ids, expected.ids)
-            np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
 
 
 def test_the_tokenizer_is_checked_against_the_table_that_reads_its_ids(tmp_path):
@@ -75,23 +49,6 @@ def test_the_tokenizer_is_checked_against_the_table_that_reads_its_ids(tmp_path)
     other = kt.Transformer(99, 1, **encoders.SIZES, encoder=smaller)
     with pytest.raises(ValueError, match="tokenizer of the source"):
         export_onnx(other, tmp_path / "no", large, search, max_length=MAX_LENGTH)
-
-
-@pytest.mark.full
-def test_onnx_holds_sampling_over_several_inputs(viewer, tmp_path):
-    search = kt.Sampling(num_samples=2)
-    manifest = export_onnx(
-        viewer, tmp_path / "onnx", None, search, max_length=MAX_LENGTH, verbose=False
-    )
-    assert [value["name"] for value in manifest["inputs"]] == ["image", "place", "seed"]
-    session, pictures = exports.session(tmp_path / "onnx"), encoders.pictures(rows=5)
-    drawn = []
-    for seed in (0, 3):
-        fed = {**pictures, "seed": np.array(seed, "int32")}
-        drawn.append(session.run(["token_ids"], fed)[0])
-        expected = search(viewer, pictures, MAX_LENGTH, seed=seed)
-        np.testing.assert_array_equal(drawn[-1], expected.ids)
-    assert drawn[0].shape != drawn[1].shape or (drawn[0] != drawn[1]).any()
 
 
 @pytest.mark.full
@@ -132,34 +89,6 @@ V = 23
 @pytest.fixture(scope="module")
 def recurrent():
     return exports.tiny(vocab_size=V, num_layers=(1, 2), recurrent_decoder=True)
-
-
-@pytest.fixture(scope="module")
-def expected(recurrent):
-    return exports.BEAM(recurrent, exports.source(vocab_size=V), MAX_LENGTH)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("layout", ["loop", "steps"])
-def test_onnx_gives_the_tokens_of_a_recurrent_decoder(recurrent, expected, layout, tmp_path):
-    options = {"max_length": MAX_LENGTH, "layout": layout, "verbose": False}
-    export_onnx(recurrent, tmp_path / "out", search=exports.DETAILED, **options)
-    session = open_session(read_artefact(tmp_path / "out"))
-    ids, scores = session.run(["token_ids", "scores"], {"source_ids": exports.source(vocab_size=V)})
-    assert len({tuple(row) for row in ids[:, 0].tolist()}) > 2
-    np.testing.assert_array_equal(ids[:, :, : expected.ids.shape[2]], expected.ids)
-    np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
-
-
-@pytest.mark.full
-def test_the_saved_model_gives_the_tokens_of_a_recurrent_decoder(recurrent, expected, tmp_path):
-    export_saved_model(
-        recurrent, tmp_path / "out", search=exports.BEAM, max_length=MAX_LENGTH, verbose=False
-    )
-    signatures = tf.saved_model.load(str(tmp_path / "out")).signatures
-    found = signatures["search"](source_ids=tf.constant(exports.source(vocab_size=V)))
-    np.testing.assert_array_equal(found["token_ids"], expected.ids)
-    np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-5)
 
 
 @pytest.mark.full

@@ -9,13 +9,12 @@ import keras
 import numpy as np
 import onnx
 import pytest
-import tensorflow as tf
 from helpers import exports, runtime_process
 from helpers.forced import check
 from helpers.tiers import quick
 
 import keras_transformer as kt
-from keras_transformer.export import export_onnx, export_saved_model
+from keras_transformer.export import export_onnx
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime import Translator, open_runner
 from keras_transformer.export.runtime.session import open_session
@@ -52,20 +51,6 @@ def test_only_a_search_with_alignments_has_their_outputs_and_nodes():
     # Alignments need the weights of one layer, so its attention is not one operator.
     operators = [exports.counts(graph.graph)["MultiHeadAttention"] for graph in (plain, asked)]
     assert operators[0] - operators[1] == 1
-
-
-@pytest.mark.full
-def test_saved_models_return_alignments(tmp_path):
-    model = exports.shared_model()
-    options = {"max_length": exports.MAX_LENGTH, "verbose": False}
-    export_saved_model(model, tmp_path / "saved", exports.tokenizer(), HEAD, **options)
-    signatures = tf.saved_model.load(tmp_path / "saved").signatures
-    found = signatures["search"](source_ids=tf.constant(exports.source()))
-    assert set(found) == {"token_ids", "scores", "alignments"}
-    expected = HEAD(model, exports.source(), exports.MAX_LENGTH)
-    np.testing.assert_allclose(found["alignments"], expected.alignments, atol=1e-5)
-    texts = signatures["translate"](text=tf.constant(LINES))
-    assert set(texts) == {"texts", "scores"}
 
 
 RECURRENT = {"recurrent_decoder": True}

@@ -359,13 +359,6 @@ def test_errors_name_a_wrong_from_logits(make, head, message):
         task.compare(cases, expected, expected, 1e-4)
 
 
-def test_a_wrong_head_leaves_no_export(tmp_path, tokenizer):
-    head = export.Classification(LABELS, from_logits=False)
-    with pytest.raises(ExportError, match="Pass from_logits=True"):
-        export.export_onnx(classifier(), tmp_path / "x", tokenizer, head=head, verbose=False)
-    assert not (tmp_path / "x").exists()
-
-
 # SavedModel
 
 

@@ -11,20 +11,19 @@ import pytest
 import tensorflow as tf
 from helpers import exports
 from helpers.exports import BEAM, MAX_LENGTH, VOCAB, body, counts, session, source, tiny, tokenizer
-from helpers.linear_bias import LinearBias
 from helpers.tiers import quick
 
 import keras_transformer as kt
-from keras_transformer.export import ExportError, export_onnx, onnx_model
+from keras_transformer.export import ExportError, export_onnx, export_saved_model, onnx_model
 from keras_transformer.export.arguments import check_dtypes
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import read_artefact
-from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.runtime import Translator
+from keras_transformer.export.staging import Progress
 from keras_transformer.export.tasks import SearchTask
-from keras_transformer.export.text_model import add_text_model
-from keras_transformer.search import BeamSearch, GreedySearch
+from keras_transformer.export.text_model import TextModel
+from keras_transformer.search import BeamSearch
 
 
 @pytest.fixture
@@ -119,57 +118,6 @@ def test_onnxruntime_makes_a_constant_of_the_table_in_a_step(tmp_path):
     assert "token_embedding/embeddings/step" in {item.name for item in inside.initializer}
 
 
-def test_the_search_gives_keras_tokens():
-    padding = source(3, 5)
-    padding[1] = 0
-    for ids in (source(1, 1), source(3, 5), source(7, 13), padding):
-        assert_same_search(exports.shared_model(), BEAM, exports.artefact(), ids)
-
-
-VARIANTS = {
-    "pre-norm, learned positions, exact gelu, biases": (
-        {
-            "norm_first": True,
-            "activation": "gelu",
-            "positions": kt.LearnedPositionEncoding(13),
-            "use_bias": True,
-            "num_layers": 1,
-        },
-        GreedySearch(),
-    ),
-    "rotary, two vocabularies, other head sizes": (
-        {"positions": "rotary", "target_vocab_size": 53, "key_dim": 4, "value_dim": 5},
-        BeamSearch(2, 0.0),
-    ),
-    "mixed bfloat16": ({"dtype": "mixed_bfloat16", "num_layers": 1}, GreedySearch()),
-    "your own positions": ({"positions": LinearBias(), "num_layers": 1}, BeamSearch(3)),
-}
-
-
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore:The model has 2 layers of the kind MultiHead")  # head sizes
-@pytest.mark.parametrize("name", quick(VARIANTS, "pre-norm, learned positions, exact gelu, biases"))
-def test_every_kind_of_translator_exports(name, tmp_path):
-    arguments, search = VARIANTS[name]
-    model = tiny(**arguments)
-    export_onnx(model, tmp_path / "out", search=search, max_length=7, verbose=False)
-    exported = as_float32(model)  # whatever the model's precision
-    for rows, length in ((1, 1), (2, 5), (5, 7)):
-        assert_same_search(exported, search, tmp_path / "out", source(rows, length), max_length=7)
-
-
-def test_a_language_model_samples_the_same_with_the_same_seed():
-    search = exports.SAMPLING
-    folder = exports.artefact(search, "generate")
-    manifest = read_artefact(folder).manifest
-    assert manifest["task"] == "generate"
-    assert [value["name"] for value in manifest["inputs"]] == ["source_ids", "seed"]
-    for seed in (5, 6):
-        assert_same_search(
-            exports.shared_model("generate"), search, folder, source(2, 5), seed=seed
-        )
-
-
 def test_the_forward_pass_of_a_translator(tmp_path):
     model = tiny()
     manifest = export_onnx(model, tmp_path / "out", verbose=False)
@@ -253,7 +201,7 @@ def test_large_models_store_their_weights_in_a_second_file(tmp_path, monkeypatch
     )
     assert large == one_file
     with pytest.raises(ExportError, match="too large for one file"):
-        add_text_model(path, SearchTask(model, BEAM, MAX_LENGTH), tokenizer())
+        TextModel(SearchTask(model, BEAM, MAX_LENGTH), tokenizer()).write(path, Progress(False))
 
 
 # Refusals
@@ -270,27 +218,6 @@ def test_errors_name_operators_without_counterpart(tmp_path):
     with pytest.raises(ExportError, match=r"BesselI0.*Lgamma.*Zeta"):
         export_onnx(keras.Model(ids, Strange()(ids)), tmp_path / "out", verbose=False)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failed_check_leaves_the_folder_as_it_was(encoder, tmp_path, monkeypatch, capsys):
-    path = tmp_path / "out"
-    path.mkdir()
-    earlier = f'{{"format": "{signature.FORMAT}"}}'
-    (path / signature.MANIFEST_FILE).write_text(earlier)
-
-    def broken(*arguments, **named):
-        raise KeyError("surprise")
-
-    monkeypatch.setattr(comparison, "compare_forward", broken)
-    with pytest.raises(ExportError, match="Failed at comparing: KeyError: 'surprise'.*unchanged"):
-        export_onnx(encoder, path)
-    assert "comparing ... failed\n" in capsys.readouterr().err
-    assert [item.name for item in tmp_path.iterdir()] == ["out"]
-    assert (path / signature.MANIFEST_FILE).read_text() == earlier
-    (path / "precious.txt").write_text("mine")
-    with pytest.raises(ExportError, match="not an earlier export"):
-        export_onnx(encoder, path, verbose=False)
-    assert (path / "precious.txt").read_text() == "mine"
 
 
 REFUSED = [
@@ -368,3 +295,14 @@ def test_unsupported_models_and_backends_are_refused(encoder, tmp_path, monkeypa
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(ValueError, match="Keras runs on jax here.*KERAS_BACKEND=tensorflow"):
         export_onnx(encoder, tmp_path / "out")
+
+
+@pytest.mark.parametrize("write", [export_onnx, export_saved_model])
+@pytest.mark.parametrize("kind", ["translate", "generate"])
+def test_a_forward_pass_beside_a_tokenizer_is_said(write, kind, tmp_path):
+    (tmp_path / "mine").write_text("")  # the warning comes before any work
+    with (
+        pytest.warns(UserWarning, match="Without a search, .* nothing generates text from it"),
+        pytest.raises(ExportError, match="exists and is not an earlier export"),
+    ):
+        write(tiny(kind), tmp_path, tokenizer(), verbose=False)

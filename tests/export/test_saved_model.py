@@ -10,7 +10,7 @@ from helpers import exports, processes
 from helpers.exports import BEAM, LINES, MAX_LENGTH, source, tiny
 
 import keras_transformer as kt
-from keras_transformer.export import ExportError, export_onnx, export_saved_model, saved_model
+from keras_transformer.export import export_onnx, export_saved_model
 from keras_transformer.export.saved_model import why_not_saved_model
 from keras_transformer.padding import pad_rows
 from keras_transformer.search import GreedySearch, Sampling
@@ -34,14 +34,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def loaded(folder):
     return tf.saved_model.load(str(folder))
-
-
-@pytest.mark.full
-def test_search_gives_keras_tokens(loaded):
-    expected = BEAM(exports.shared_model(), source(), MAX_LENGTH)
-    found = loaded.signatures["search"](source_ids=tf.constant(source()))
-    np.testing.assert_array_equal(found["token_ids"], expected.ids)
-    np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-5)
 
 
 @pytest.mark.full
@@ -95,52 +87,6 @@ def test_a_language_model_continues_text_with_a_seed(language_model):
         signatures["generate"](text=text, seed=seed)["texts"].numpy().tolist() for seed in seeds
     )
     assert first == again != other
-
-
-@pytest.mark.full
-def test_failed_check_leaves_the_folder_as_it_was(tmp_path, monkeypatch):
-    path = tmp_path / "out"
-    path.mkdir()
-    (path / "saved_model.pb").write_text("earlier")
-
-    def broken(*arguments, **named):
-        raise ExportError("broken on purpose")
-
-    monkeypatch.setattr(saved_model, "run_exported", broken)
-    with pytest.raises(ExportError, match="broken on purpose"):
-        export_saved_model(tiny("encode", num_layers=1), path, verbose=False)
-    assert [item.name for item in tmp_path.iterdir()] == ["out"]
-    assert (path / "saved_model.pb").read_text() == "earlier"
-
-
-@pytest.mark.full
-def test_models_of_half_precision_are_saved_and_proven_in_float32(tmp_path):
-    model = tiny(dtype="mixed_bfloat16", num_layers=1)
-    export_saved_model(model, tmp_path / "out", search=GreedySearch(), max_length=5, verbose=False)
-    feed = {"source_ids": source(3, 7), "target_ids": source(3, 5, seed=1)}
-    forward = tf.saved_model.load(str(tmp_path / "out")).signatures["logits"]
-    found = forward(**{name: tf.constant(array) for name, array in feed.items()})["logits"]
-    plain = tiny(num_layers=1)
-    plain.set_weights(model.get_weights())
-    np.testing.assert_allclose(found, plain(feed), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.full
-def test_wrong_samples_and_a_missed_tolerance_are_refused(tmp_path):
-    model = tiny("encode", num_layers=1)
-    with pytest.raises(ValueError, match="dict with an array for each of"):
-        export_saved_model(model, tmp_path / "out", samples=[source()])
-    with pytest.raises(ValueError, match="at least one sample"):
-        export_saved_model(exports.shared_model(), tmp_path / "out", search=BEAM, samples=[])
-    with pytest.raises(ExportError, match="1e-20 is allowed. Pass a larger `tolerance`"):
-        export_saved_model(
-            model,
-            tmp_path / "out",
-            samples=[{"source_ids": source()}],
-            tolerance=1e-20,
-            verbose=False,
-        )
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.full

@@ -185,3 +185,25 @@ def test_quoted_errors_have_whole_words_and_no_control_codes(text, most, expecte
         pass
 
     assert quoted(KeyError(text), most) == expected
+
+
+# Names of folders
+
+ENDINGS = ["model.onnx", "model.keras", "model.h5", "model.tflite", "MODEL.ONNX", "a.b.onnx"]
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_a_folder_is_not_named_like_a_file(name, tmp_path):
+    with (
+        pytest.raises(ValueError, match=rf"The export is a folder, but '.*{name}' is named like"),
+        staged(tmp_path / name, lambda folder: None),
+    ):
+        pytest.fail("the block must not run")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["model", "model.v2", "v1.0", "onnx", "out.fr-en"])
+def test_other_points_in_the_name_of_a_folder_are_kept(name, tmp_path):
+    with staged(tmp_path / name, lambda folder: None) as folder:
+        (folder / "a").write_text("")
+    assert (tmp_path / name / "a").exists()

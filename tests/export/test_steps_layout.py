@@ -12,7 +12,7 @@ from helpers.tiers import quick
 
 from keras_transformer.export.artefact.manifest import seal
 from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
-from keras_transformer.export.runtime import Generator, Translator, steps_session
+from keras_transformer.export.runtime import Translator, steps_session
 from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.session import (
     CUDA,
@@ -32,18 +32,6 @@ def folder(name, layout="steps"):
     return exports.artefact(SEARCHES[name], **options)
 
 
-@pytest.mark.parametrize("name", SEARCHES)
-def test_steps_give_keras_tokens(name):
-    session = open_session(read_artefact(folder(name)))
-    for rows, length in ((1, 1), (3, 5), (7, 13)):
-        ids = source(rows, length)
-        expected = SEARCHES[name](exports.shared_model(), ids, MAX_LENGTH)
-        found, scores = session.run(None, {"source_ids": ids})
-        assert found.dtype == np.int32
-        np.testing.assert_array_equal(found, expected.ids)
-        np.testing.assert_allclose(scores, expected.scores, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", quick(SEARCHES, "beam"))
 def test_translator_returns_the_same_results_with_both_layouts(name):
     one, two = (
@@ -55,17 +43,6 @@ def test_translator_returns_the_same_results_with_both_layouts(name):
     np.testing.assert_allclose(*scores, rtol=1e-5)
     shared = Translator(folder(name), workers=3).n_best(LINES * 5, tokens_per_batch=20)
     assert [item.texts for item in shared] == [item.texts for item in two]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("search", [exports.SAMPLING, BeamSearch(2)])
-def test_generator_returns_the_same_texts_with_both_layouts(search):
-    seed = {"seed": 5} if search == exports.SAMPLING else {}
-    one, two = (
-        Generator(exports.artefact(search, "generate", **layout), threads=1).n_best(LINES, **seed)
-        for layout in ({}, {"layout": "steps"})
-    )
-    assert [item.texts for item in one] == [item.texts for item in two]
 
 
 def test_the_manifest_names_the_layout(tmp_path):

@@ -75,7 +75,7 @@ LATE = {
 # Packages that replicas and archives need.
 RAY = {"pyarrow", "ray"}
 # Modules that may compute the name of an import, which this file cannot follow.
-DYNAMIC = {"export"}  # it imports exporters on first use
+DYNAMIC = {"export", "export.proof.script"}  # exporters on first use, and what runs their files
 # Methods that Keras documents and that layers or models override.
 KERAS_METHODS = {
     "build",

@@ -1,14 +1,42 @@
-"""Rebuilds a model of reduced precision in float32, which exporters trace."""
+"""Prepares a model for an export: checks, a copy in float32, and the task to trace."""
 
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_transformer.export.arguments import RULES, Arguments, check
+from keras_transformer.export.exporter import check_rules
 from keras_transformer.export.staging import ExportError, quoted
+from keras_transformer.export.tasks import ForwardTask, SearchTask, Task, heads, stepwise, text
 from keras_transformer.training.quantization import is_quantization_aware
 
 REDUCED = ("bfloat16", "float16")
+ALL_RULES = (*RULES, *stepwise.RULES, *text.RULES)
+
+
+def prepare(arguments: Arguments) -> Task:
+    """Checks the arguments of an export, and returns its task.
+
+    Args:
+        arguments: `Arguments`.
+
+    Returns:
+        `SearchTask`, or `ForwardTask` without a search, of the model in float32.
+
+    Raises:
+        TypeError, ValueError: an argument breaks a rule.
+        ExportError: a weight holds NaN, or the model cannot be rebuilt in float32.
+    """
+    check(arguments, ALL_RULES)
+    passed, model, search = arguments.model, as_float32(arguments.model), arguments.search
+    if search is None:
+        task = ForwardTask(model, arguments.head, passed)
+        if arguments.head is not None:
+            check_rules(heads.RULES, heads.Described(task, arguments.tokenizer))
+        return task
+    searched, options = arguments.searching(model), arguments.options
+    return SearchTask(model, search, arguments.max_length, searched, options, passed)
 
 
 def as_float32(model: keras.Model) -> keras.Model:
