@@ -27,6 +27,7 @@ from keras_transformer.export.artefact.manifest import digest, seal
 from keras_transformer.export.artefact.task_heads import Head
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import conversion, quantize
+from keras_transformer.export.graph.cuda import fit_cuda
 from keras_transformer.export.graph.empty_batches import serve_empty_batches
 from keras_transformer.export.graph.fuse import fuse_blocks, optional, warn_of_unfused
 from keras_transformer.export.graph.loops import sink_weights
@@ -173,6 +174,8 @@ def export_onnx(
         files, graphs, reached = [], [], set()
         for name, source in _graph_sources(task, layout, precision):
             graph, found = _make_graph(source, precision, fuse, keep_float, progress)
+            if layout == "steps" or found == "float16":  # for GPUs
+                fit_cuda(graph)
             with progress("writing"):
                 _write(graph, folder / name, task.option_defaults)
             files.append(folder / name)
