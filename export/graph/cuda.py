@@ -29,6 +29,7 @@ from keras_transformer.export.graph.nodes import (
 # Operators without a CUDA kernel for int32, and the type in which they work instead. Pad has none
 # for int64 either.
 WIDER = {"GatherND": ir.DataType.INT64, "Pad": ir.DataType.DOUBLE}
+INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
 # Operators that return sizes on the host.
 SIZES = ("Shape", "Size")
 # The inputs that CUDA kernels read on the host.
@@ -81,17 +82,17 @@ def _move_sizes(graph: ir.Graph) -> None:
     """
     host, moved = set(), {}
     for node in list(graph):
-        by_design = HOST_INPUTS.get(node.op_type, ())
         read = [(index, value) for index, value in enumerate(node.inputs) if value is not None]
         sizes = [(index, value) for index, value in read if value in host]
+        by_design = HOST_INPUTS.get(node.op_type, ())
         numbers = [(index, value) for index, value in sizes if index not in by_design]
-        stays = len(numbers) == len(sizes) > 0
-        stays &= all(value in host or constant(value) is not None for _, value in read)
-        if stays or node.op_type in SIZES:
+        others = [value for _, value in read if value not in host and constant(value) is None]
+        if node.op_type in SIZES or (sizes == numbers != [] and not others):
             host.update(node.outputs)
             continue
         for index, value in numbers:
-            if value.shape is not None and value.shape.dims in ((), (1,)):
+            one = value.shape is not None and value.shape.dims in ((), (1,))
+            if one and value.dtype in INTEGERS:
                 moved[value] = moved.get(value) or _on_device(graph, node, value)
                 node.replace_input_with(index, moved[value])
 
