@@ -18,6 +18,7 @@ from keras_transformer.export.artefact.manifest import digest, seal
 from keras_transformer.export.artefact.task_heads import Head
 from keras_transformer.export.exporter import Case, Format, export, part_of
 from keras_transformer.export.graph import conversion, quantize
+from keras_transformer.export.graph.cuda import fit_cuda
 from keras_transformer.export.graph.empty_batches import serve_empty_batches
 from keras_transformer.export.graph.fuse import fuse_blocks, optional, warn_of_unfused
 from keras_transformer.export.graph.loops import sink_weights
@@ -211,6 +212,8 @@ class OnnxFiles(Format):
         reached = set()
         for name, source in graph_sources(self.task, self.layout, self.precision):
             graph, found = _make_graph(source, self.precision, self.fuse, self.keep_float, progress)
+            if self.layout == "steps" or found == "float16":  # for GPUs
+                fit_cuda(graph)
             with progress("writing"):
                 _save(graph, folder / name, self.task.option_defaults)
             self.files.append(folder / name)

@@ -10,7 +10,8 @@ Contents, in the order of an export, with the number of nodes of a beam search o
 - `fuse`: blocks become single operators, by `fuse_attention`, `fuse_norms`, `fuse_products` and
   `fuse_patterns` [310].
 - `quantize` and `half`: reduced precisions, 8- or 4-bit integers and float16.
-- `empty_batches`: rewrites for empty batches.
+- `empty_batches`: rewrites for empty batches. `cuda`: rewrites for GPUs, of float16 and of the
+  layout "steps".
 
 All passes read `shapes`, symbolic shape inference. It uses `shape_data` (sizes, and values of
 small integer tensors) and `shape_rules` (a rule per operator). `nodes` has the helpers. Each pass

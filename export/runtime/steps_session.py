@@ -221,8 +221,17 @@ class StepsSession:
         return Buffers(pair, bindings, graphs, unfinished)
 
     def run_steps(self, buffers: Buffers) -> Iterator[SearchState]:
-        """Runs steps until all sentences end; yields the state after each."""
+        """Runs steps until all sentences end; yields the state after each, at least one.
+
+        Raises:
+            ValueError: the tensors of `first.onnx` have no slots for a step.
+        """
         most = buffers.pair[0][HISTORY].shape()[2]
+        if most < 1:
+            raise ValueError(
+                f"first.onnx returned {HISTORY} for {most} steps, and a search needs at least 1. "
+                "The artefact is damaged: export it again."
+            )
         for steps in range(1, most + 1):
             now = (steps - 1) % 2
             self.step.run_with_iobinding(buffers.bindings[now], buffers.graphs[now])

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from helpers import exports
 from helpers.exports import LINES, MAX_LENGTH, source
@@ -95,6 +96,15 @@ def test_a_step_writes_its_slots_and_leaves_the_others():
     assert keys.shape[2] == MAX_LENGTH and after["blocks.0"].data_ptr() == place
     written = np.abs(keys).sum(axis=(0, 1, 3)) > 0
     assert written.tolist() == [slot < count for slot in range(MAX_LENGTH)]
+
+
+def test_a_search_without_steps_is_refused():
+    session = open_session(read_artefact(folder("greedy")))
+    buffers = session.run_first({"source_ids": source(3, 5)})
+    nothing = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((3, 1, 0), np.int32))
+    buffers.pair[0]["history"] = nothing
+    with pytest.raises(ValueError, match="history for 0 steps.*at least 1.*export it again"):
+        list(session.run_steps(buffers))
 
 
 @pytest.mark.full
