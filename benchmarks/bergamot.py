@@ -46,8 +46,7 @@ def direction(name, lines, few, work):
         seconds = statistics.fmean(row["seconds"] for row in rows)
         figures["sentences"][kind] = len(some)
         figures["engine"][f"seconds a sentence, {kind}"] = round(seconds, 4)
-        options = {"target_tokenizer": tokenizer}
-        found = translate(firefox.SEARCH, searched[kind], tokenizer, some, **options)
+        found = translate(firefox.SEARCH, searched[kind], tokenizer, some)
         figures["keras"][kind] = equal(found, expected)
         for precision in ("float32", "int8"):
             label = f"{precision}, shortlist" if limited else precision

@@ -246,7 +246,8 @@ class Shortlisted:
                 "A shortlist limits the tokens that a search may write for a source of token ids: "
                 f"pass a Transformer that reads ids, or leave it out ({type(model).__name__})."
             )
-        sizes = [model.vocab_size, getattr(model, "target_vocab_size", None) or model.vocab_size]
+        target_size: int | None = getattr(model, "target_vocab_size", None)
+        sizes = [model.vocab_size, target_size or model.vocab_size]
         listed = [len(shortlist.table), len(shortlist.always)]
         if sizes != listed:
             raise ValueError(
@@ -255,7 +256,8 @@ class Shortlisted:
             )
         self.model: CachedDecoding = model
         self.shortlist: Shortlist = shortlist
-        self.vocab_size, self.target_vocab_size = sizes
+        self.vocab_size: int = model.vocab_size
+        self.target_vocab_size: int | None = target_size
         self.digests: Mapping[str, str] = model.tokenizers
         self.max_length: int | None = model.max_length
         self.max_source_length: int | None = model.max_source_length

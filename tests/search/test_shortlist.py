@@ -6,6 +6,7 @@ Shapes: B batch, S source length, V vocabulary, C candidates of a source token.
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import exports
 from helpers.tiers import full
 
 import keras_transformer as kt
@@ -175,6 +176,19 @@ def test_ids_outside_the_vocabulary_allow_nothing():
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("sizes", [{}, {"target_vocab_size": exports.VOCAB}])
+def test_lines_are_translated_with_the_tokenizers_of_the_model(sizes):
+    tokenizer = exports.tokenizer()
+    model = exports.tiny(num_layers=1, **sizes)
+    every = Shortlist(np.full((exports.VOCAB, 1), 3), np.ones(exports.VOCAB, bool))
+    given = {"target_tokenizer": tokenizer} if sizes else {}
+    found, expected = (
+        kt.translate(kt.GreedySearch(), searched, tokenizer, exports.LINES, **given)
+        for searched in (Shortlisted(model, every), model)
+    )
+    assert found == expected
+
+
 def test_terms_become_candidates_of_their_sentence():
     model, shortlist = random_model(), random_shortlist()
     search = kt.BeamSearch(6, constraints=[kt.Terms()])
