@@ -34,12 +34,12 @@ RECIPES = {
 
 def arrays(pairs):
     """Pads rows of ids: inputs and labels of a model."""
-    from keras_transformer.data.translation import shift_targets
+    from keras_transformer.data.examples import begun
     from keras_transformer.padding import pad_rows
 
     sources, targets = pairs
-    target_ids, labels = shift_targets(targets, len(targets), None)
-    return {"source_ids": pad_rows(sources, len(sources), None), "target_ids": target_ids}, labels
+    target_ids = pad_rows([begun(row) for row in targets])
+    return {"source_ids": pad_rows(sources), "target_ids": target_ids}, pad_rows(targets)
 
 
 def keras_hub_model(vocab_size):

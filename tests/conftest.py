@@ -1,7 +1,8 @@
 """Settings that all tests share: backend, threads, seeds, tiers, data sets.
 
-`python -m pytest` runs the quick tests, `python -m pytest --full` all of them. A file named on the
-command line runs all its tests.
+`python -m pytest` runs the quick tests, `--full` also the slow ones, and `--nightly` all of them:
+trainings, long fuzzing and tables of engines, too. A file named on the command line runs as with
+`--full`.
 
 Environment variables:
     KERAS_BACKEND: Keras' backend. Defaults to tensorflow.
@@ -55,14 +56,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_addoption(parser):
-    parser.addoption("--full", action="store_true", help="run all tests, not only the quick ones")
+    parser.addoption("--full", action="store_true", help="run the slow tests, too")
+    parser.addoption("--nightly", action="store_true", help="run all tests, also trainings")
 
 
 def pytest_configure(config):
     gc.set_threshold(100_000, 50, 100)  # collecting graphs' objects took a seventh of the time
     if not hasattr(config, "workerinput"):  # pytest-xdist hands the options to its workers
         paths = (pathlib.Path(argument.partition("::")[0]) for argument in config.args)
-        config.option.full |= any(path.is_file() for path in paths)
+        config.option.full |= config.option.nightly or any(path.is_file() for path in paths)
     if not config.getoption("--hypothesis-profile"):
         hypothesis.settings.load_profile("full" if config.option.full else "quick")
 
@@ -83,12 +85,13 @@ def pytest_xdist_auto_num_workers():
 
 @pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config, items):
-    """Drops tests that only `--full` runs. Files with slow tests run first, short files last."""
-    found, left_out = len(items), []
-    if not config.option.full:
-        left_out = [item for item in items if item.get_closest_marker("full")]
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
-        config.hook.pytest_deselected(items=left_out)
+    """Drops tests of the longer tiers. Files with slow tests run first, short files last."""
+    found = len(items)
+    for tier in ("full", "nightly"):
+        if not getattr(config.option, tier):
+            left_out = [item for item in items if item.get_closest_marker(tier)]
+            items[:] = [item for item in items if not item.get_closest_marker(tier)]
+            config.hook.pytest_deselected(items=left_out)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, item.path.is_relative_to(SHORT)))
     config.stash[CASES] = len(items), found
@@ -208,6 +211,6 @@ def pytest_terminal_summary(terminalreporter, config):
     if not missing:
         terminalreporter.write_line("none")
     ran, found = config.stash.get(CASES, (0, 0))
-    hint = "" if ran == found else "; `python -m pytest --full` runs all"
+    hint = "" if ran == found else "; `--full` runs more, `--nightly` all"
     terminalreporter.write_line(f"{ran:,} of {found:,} cases were selected{hint}")
     return result

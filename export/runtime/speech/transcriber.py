@@ -145,7 +145,7 @@ class Transcriber(SearchRunner):
         return self.results(inputs, seed, tokens_per_batch, read_ahead, **options)
 
     def work(self, item: bytes, **options: Any) -> Work:
-        """Transcribes a sound; yields the list of `Segment`s of each window.
+        """Transcribes a sound and yields lists of segments, one for each window.
 
         Args:
             item: bytes, the content of a sound file.

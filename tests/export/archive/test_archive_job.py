@@ -159,9 +159,9 @@ def test_settings_of_ray_last_only_during_its_start(address, tmp_path, monkeypat
     assert seen.get("RAY_enable_autoscaler_v2") == ("1" if address == "local" else None)
 
 
-def test_a_missing_package_is_named_with_the_extra(translator, inputs, tmp_path, monkeypatch):
+def test_a_missing_package_is_named_with_its_command(translator, inputs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=r"needs pyarrow.*keras-transformer-onnx\[ray\]"):
+    with pytest.raises(ImportError, match=r"needs pyarrow.*pip install 'ray\[data\]'"):
         run_archive(translator, inputs, tmp_path / "out")
 
 
