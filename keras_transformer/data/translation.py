@@ -20,9 +20,9 @@ from keras_transformer.data.examples import (
     text_rows,
 )
 from keras_transformer.data.plan import BatchOptions
-from keras_transformer.special_ids import PAD_ID, UNKNOWN_ID
+from keras_transformer.special_ids import PAD_ID
 from keras_transformer.text.corpora import read_parallel
-from keras_transformer.text.glossary import MARKS, Glossary
+from keras_transformer.text.glossary import Glossary, annotated_sources
 from keras_transformer.text.vocabularies import check_tokenizer
 from keras_transformer.text.words import PieceWords, piece_weights, read_alignments
 from keras_transformer.types import AnyTokenizer, Array, Ids, StrPath
@@ -106,7 +106,7 @@ def translation_batches(
                 "Annotations would move the words that `alignments` count. Pass `glossary` or "
                 "`alignments`, not both."
             )
-        sources = _annotated(sources, targets, glossary, tokenizer)
+        sources = annotated_sources(sources, targets, glossary, tokenizer)
     columns = {
         name: text_rows(each, lines, sampling_alpha)
         for name, each, lines in zip(
@@ -126,21 +126,6 @@ def translation_batches(
         targets = {"logits": Padded("target"), "alignments": functools.partial(_aligned, words)}
         examples = replace(examples, labels=labels, targets=targets)
     return make_dataset(examples, batch_options, dict(zip(columns, tokenizers, strict=True)))
-
-
-def _annotated(
-    sources: list[str], targets: list[str], glossary: Glossary | StrPath, tokenizer: AnyTokenizer
-) -> list[str]:
-    """Returns the sources with the target phrases of a glossary."""
-    marks = "".join(MARKS)
-    if UNKNOWN_ID in tokenizer.encode(marks):
-        raise ValueError(
-            f"The tokenizer has no pieces for the marks {marks} of annotations. Train it with "
-            "byte_fallback=True, or with lines that have them."
-        )
-    if not isinstance(glossary, Glossary):
-        glossary = Glossary.read(glossary)
-    return [glossary.annotated(*pair) for pair in zip(sources, targets, strict=True)]
 
 
 def _alignments(alignments: StrPath | Iterable[str], *sides: list[int]) -> Array:

@@ -6,7 +6,8 @@ Exporters read the same tables backwards. The origins are `bergamot`, `bert`, `c
 `fairseq`, `gpt2`, `marian`, `opennmt`, `torch_transformer` and `whisper`. `keras_hub` copies no
 weights: its models (`hub_model`) share the layers of KerasHub.
 
-Readers of files give named tensors to a table: `checkpoint`, `marian_binary`, `ctranslate2_binary`.
+Readers of files give named tensors to a table: `checkpoint`, `marian_binary`,
+`marian_shortlist`, `ctranslate2_binary`.
 `mapping` has the order of special rows and the assignment of weights, `activations` their names,
 `pieces` and `speech_tokens` tokenizers with our ids. `bert_heads` has the heads of `bert`, and
 `trial` runs a sentence through the export of an import.

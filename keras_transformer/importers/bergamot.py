@@ -30,7 +30,8 @@ import numpy as np
 from keras_transformer.importers.activations import MARIAN
 from keras_transformer.importers.checkpoint import check_origin, check_sizes
 from keras_transformer.importers.mapping import our_ids, row_order
-from keras_transformer.importers.marian_binary import read_model, read_shortlist
+from keras_transformer.importers.marian_binary import read_model
+from keras_transformer.importers.marian_shortlist import read_shortlist
 from keras_transformer.importers.pieces import (
     Vocabulary,
     piece_ids,

@@ -1,4 +1,4 @@
-"""Marian's binary files, as Bergamot and Firefox ship them: a model, and a lexical shortlist.
+"""Marian's binary files, as Bergamot and Firefox ship them.
 
 All numbers are little-endian. The files contain no code.
 """
@@ -6,12 +6,12 @@ All numbers are little-endian. The files contain no code.
 import math
 import pathlib
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from keras_transformer.types import Array, Ids, StrPath
+from keras_transformer.types import Array, StrPath
 
 Content = TypeVar("Content")
 VERSION = 1
@@ -20,7 +20,6 @@ FLOAT32, FLOAT16, INT8, INTGEMM8 = 0x404, 0x402, 0x101, 0x4101
 FLOATS = {FLOAT32: "<f4", FLOAT16: "<f2"}
 # Multipliers of activations, for products of integers; float32 does not need them.
 ACTIVATIONS = "_QuantMultA"
-SHORTLIST_MAGIC = 0xF11A48D5013417F5
 
 
 class Reader:
@@ -164,49 +163,3 @@ def _value(text: str) -> Any:
         except ValueError:
             pass
     return text.strip("\"'")
-
-
-class Shortlist(NamedTuple):
-    """The target ids that each source id allows: `lex.*.bin`.
-
-    Attributes:
-        first_count: int; ids below this one are always allowed.
-        offsets: (V + 1,) integers, the first index into `ids` for each source id.
-        ids: integers, the allowed ids of all source ids, concatenated.
-    """
-
-    first_count: int
-    offsets: Ids
-    ids: Ids
-
-
-def read_shortlist(path: StrPath) -> Shortlist:
-    """Reads a `Shortlist` from its file.
-
-    Raises:
-        ValueError: a file of another format, a truncated file, or a wrong checksum. The message
-            names the file.
-    """
-    return parsed(path, "a lexical shortlist", _read_shortlist)
-
-
-def _read_shortlist(reader: Reader) -> Shortlist:
-    words = reader.take("<u8", 6, "the header")
-    magic, checksum, first_count, _, offset_count, id_count = words.tolist()
-    if magic != SHORTLIST_MAGIC:
-        raise ValueError("it is no lexical shortlist in Marian's binary format.")
-    offsets = reader.take("<u8", offset_count, "the list of offsets").astype(np.int64)
-    ids = reader.take("<u4", id_count, "the list of ids").astype(np.int64)
-    if checksum != _checksum(np.frombuffer(reader.data[16 : reader.position // 8 * 8], "<u8")):
-        raise ValueError("its checksum differs from its content. Copy it again.")
-    within = offset_count and offsets[0] >= 0 and offsets[-1] <= id_count
-    if not within or np.any(np.diff(offsets) < 0):
-        raise ValueError("it holds offsets beyond its ids, or out of order.")
-    return Shortlist(first_count, offsets, ids)
-
-
-def _checksum(words: Array) -> int:
-    total, mask = 0, 2**64 - 1
-    for word in words.tolist():
-        total ^= (word + 0x9E3779B9 + (total << 6) + (total >> 2)) & mask
-    return total

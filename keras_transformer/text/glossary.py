@@ -6,9 +6,10 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Self
 
+from keras_transformer.special_ids import UNKNOWN_ID
 from keras_transformer.text.corpora import read_lines
 from keras_transformer.text.scripts import NO_SPACES, has_no_spaces
-from keras_transformer.types import StrPath
+from keras_transformer.types import AnyTokenizer, StrPath
 
 # Around the target phrase in an annotated source.
 MARKS = ("\u27e6", "\u27e7")
@@ -122,6 +123,25 @@ class Glossary:
                     break
             else:
                 place += 1
+
+
+def annotated_sources(
+    sources: list[str], targets: list[str], glossary: Glossary | StrPath, tokenizer: AnyTokenizer
+) -> list[str]:
+    """Returns the sources of pairs with the target phrases of a glossary.
+
+    Raises:
+        ValueError: the tokenizer has no pieces for the marks of annotations.
+    """
+    marks = "".join(MARKS)
+    if UNKNOWN_ID in tokenizer.encode(marks):
+        raise ValueError(
+            f"The tokenizer has no pieces for the marks {marks} of annotations. Train it with "
+            "byte_fallback=True, or with lines that have them."
+        )
+    if not isinstance(glossary, Glossary):
+        glossary = Glossary.read(glossary)
+    return [glossary.annotated(*pair) for pair in zip(sources, targets, strict=True)]
 
 
 def _is_part(words: tuple[str, ...], others: tuple[str, ...]) -> bool:

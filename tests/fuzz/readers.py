@@ -38,7 +38,10 @@ from support.marian_writer import write_model  # noqa: E402
 import keras_transformer as kt  # noqa: E402
 from keras_transformer.export import export_ctranslate2  # noqa: E402
 from keras_transformer.export.artefact.reader import read_artefact  # noqa: E402
-from keras_transformer.importers import bert  # noqa: E402
+from keras_transformer.importers import (
+    bert,  # noqa: E402
+    marian_shortlist,  # noqa: E402
+)
 from keras_transformer.importers import ctranslate2_binary as ctranslate2  # noqa: E402
 from keras_transformer.importers import marian_binary as marian  # noqa: E402
 from keras_transformer.importers.checkpoint import read_tensors  # noqa: E402
@@ -87,7 +90,7 @@ def marian_model(folder):
 
 def shortlist(folder):
     (folder / "lex.s2t.bin").write_bytes(bergamot_model.shortlist_bytes())
-    return lambda folder: marian.read_shortlist(folder / "lex.s2t.bin")
+    return lambda folder: marian_shortlist.read_shortlist(folder / "lex.s2t.bin")
 
 
 def ctranslate2_model(folder):

@@ -10,7 +10,8 @@ import sentencepiece
 from helpers import reference
 from support.marian_writer import write_model
 
-from keras_transformer.importers.marian_binary import SHORTLIST_MAGIC, read_model
+from keras_transformer.importers.marian_binary import read_model
+from keras_transformer.importers.marian_shortlist import MAGIC
 
 LINES = [
     f"{a} {b} {c} ."
@@ -195,7 +196,7 @@ def shortlist_bytes(first=2, rows=((5, 9), (), (7,), *[()] * 17)):
     total = 0
     for word in np.frombuffer(rest[: len(rest) // 8 * 8], "<u8").tolist():
         total ^= (word + 0x9E3779B9 + (total << 6) + (total >> 2)) % 2**64
-    return np.array([SHORTLIST_MAGIC, total], "<u8").tobytes() + rest
+    return np.array([MAGIC, total], "<u8").tobytes() + rest
 
 
 def candidates(shortlist, source_ids, vocab_size):

@@ -12,7 +12,8 @@ from support.marian_writer import write_model
 
 import keras_transformer as kt
 from keras_transformer.importers import bergamot
-from keras_transformer.importers.marian_binary import read_model, read_shortlist
+from keras_transformer.importers.marian_binary import read_model
+from keras_transformer.importers.marian_shortlist import read_shortlist
 
 MODEL = "model.pten.intgemm.alphas.bin"
 SEARCH = kt.GreedySearch(allow_unknown=False)

@@ -6,11 +6,8 @@ from helpers.bergamot_model import candidates, shortlist_bytes
 from helpers.checks import normal
 from support.marian_writer import write_model
 
-from keras_transformer.importers.marian_binary import (
-    read_model,
-    read_settings,
-    read_shortlist,
-)
+from keras_transformer.importers.marian_binary import read_model, read_settings
+from keras_transformer.importers.marian_shortlist import read_shortlist
 
 CONFIG = {"depth": 2, "rate": 0.5, "tied": True, "cell": "ssru", "none": "", "sizes": [3, 5]}
 

@@ -17,12 +17,8 @@ from support.marian_writer import write_model
 
 from keras_transformer.importers import bergamot, bert, gpt2, marian
 from keras_transformer.importers.__main__ import main
-from keras_transformer.importers.marian_binary import (
-    _checksum,
-    read_model,
-    read_settings,
-    read_shortlist,
-)
+from keras_transformer.importers.marian_binary import read_model, read_settings
+from keras_transformer.importers.marian_shortlist import _checksum, read_shortlist
 
 safetensors = pytest.importorskip("safetensors.numpy")
 ORIGINS = {
