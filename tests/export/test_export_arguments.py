@@ -325,9 +325,16 @@ RUNTIME = [
     *methods(
         runtime.Generator,
         generator_in_steps,
-        ("stream", "stream_steps"),
+        ("stream",),
         {"prompt": LINE, "seed": 1},
         {"prompt": LINES[0], "seed": 2, "with_prompt": True},
+    ),
+    *methods(
+        runtime.Generator,
+        generator_in_steps,
+        ("stream_steps",),
+        {"item": LINE, "seed": 1},
+        {"item": LINES[0], "seed": 2, "with_prompt": True},
     ),
     *methods(
         runtime.Predictor,

@@ -68,7 +68,7 @@ def queued(test, measure=sizes, **options):
 
 
 async def settled():
-    """Runs all tasks that are ready. No test here waits for another thread."""
+    """Runs all tasks that are ready."""
     for _ in range(100):
         await asyncio.sleep(0)
 
@@ -77,8 +77,12 @@ async def begun(queue, sender, *requests, options=None):
     """Returns tasks of requests: the first is being computed, and the others wait."""
     tasks = []
     for request in requests:
+        before = queue.waiting, len(sender.batches)
         tasks.append(asyncio.create_task(queue.submit(request, options)))
         await settled()
+        # Many lines are measured on a thread.
+        while not tasks[-1].done() and (queue.waiting, len(sender.batches)) == before:
+            await asyncio.sleep(0.001)
     assert sender.batches[0][0] == requests[0]
     return tasks
 
