@@ -29,9 +29,9 @@ from keras_transformer.export.encoder_decoder import (
     weights_of,
     why_not_engine,
 )
-from keras_transformer.export.exporter import Case, Format, export, part_of
+from keras_transformer.export.exporter import Case, Format, Part, export, part_of
 from keras_transformer.export.prepare import as_float32
-from keras_transformer.export.staging import Progress
+from keras_transformer.export.staging import Progress, WhyNot
 from keras_transformer.export.tasks import SearchTask
 from keras_transformer.importers import ctranslate2_translator
 from keras_transformer.importers.activations import TO_CTRANSLATE2
@@ -124,7 +124,7 @@ class CTranslate2(Format):
         words: for source and target the string of each id.
     """
 
-    why_not = staticmethod(why_not_engine(*FILES))
+    why_not: WhyNot = staticmethod(why_not_engine(*FILES))
 
     def __init__(
         self,
@@ -134,8 +134,10 @@ class CTranslate2(Format):
         tokenizer: Tokenizer | None,
         target_tokenizer: Tokenizer | None,
     ) -> None:
-        self.model, self.max_length, self.precision = as_float32(model), max_length, precision
-        self.tokenizers = tokenizer, target_tokenizer
+        self.model: Transformer = as_float32(model)
+        self.max_length: int = max_length
+        self.precision: str = precision
+        self.tokenizers: Sequence[Any] = (tokenizer, target_tokenizer)
         sizes = model.vocab_size, model.target_vocab_size or model.vocab_size
         given = tokenizer, target_tokenizer or tokenizer
         self.words: list[list[str]] = list(map(vocabulary, sizes, given))
@@ -143,7 +145,7 @@ class CTranslate2(Format):
         rows = [random.integers(4, sizes[0], n).tolist() for n in (1, *range(2, longest, 3))]
         search = GreedySearch(constraints=[WithoutPadding()])
         task = SearchTask(self.model, search, longest, passed=model)
-        self.parts = [part_of(task, [pad_rows([[*row, END_ID] for row in rows])])]
+        self.parts: Sequence[Part] = [part_of(task, [pad_rows([[*row, END_ID] for row in rows])])]
 
     def write(self, folder: pathlib.Path, progress: Progress) -> None:
         with progress("writing"):

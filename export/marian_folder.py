@@ -29,9 +29,9 @@ from keras_transformer.export.encoder_decoder import (
     weights_of,
     why_not_engine,
 )
-from keras_transformer.export.exporter import Case, Format, export, part_of
+from keras_transformer.export.exporter import Case, Format, Part, export, part_of
 from keras_transformer.export.prepare import as_float32
-from keras_transformer.export.staging import ExportError, Progress
+from keras_transformer.export.staging import ExportError, Progress, WhyNot
 from keras_transformer.export.tasks import ForwardTask
 from keras_transformer.importers import marian, pieces
 from keras_transformer.importers.activations import TO_HUGGING_FACE
@@ -115,14 +115,18 @@ class Marian(Format):
         ValueError: the folder cannot hold the positions or the two vocabularies.
     """
 
-    why_not = staticmethod(why_not_engine(*FILES))
+    why_not: WhyNot = staticmethod(why_not_engine(*FILES))
 
     def __init__(
         self, model: Transformer, max_length: int, tokenizers: Sequence[Tokenizer]
     ) -> None:
-        self.model, self.max_length, self.sides = model, max_length, tokenizers
+        self.model: Transformer = model
+        self.max_length: int = max_length
+        self.sides: Sequence[Tokenizer] = tokenizers
         self.order: Array = _channel_order(model, max_length)
-        names, self.pieces = zip(*(pieces.published(one.model) for one in tokenizers), strict=True)
+        published = [pieces.published(one.model) for one in tokenizers]
+        names = [one for one, _ in published]
+        self.pieces: list[bytes] = [one for _, one in published]
         self.vocabularies: list[dict[str, int]] = _vocabularies(model, names)
         random, sizes = np.random.default_rng(0), (model.vocab_size, model.target_vocab_size)
         samples = []
@@ -133,7 +137,7 @@ class Marian(Format):
             source = np.pad(source, [(0, 0), (0, 1)], constant_values=END_ID)
             target = np.pad(target, [(0, 0), (1, 0)], constant_values=BEGIN_ID)
             samples.append({"source_ids": source, "target_ids": target})
-        self.parts = [part_of(ForwardTask(_without_padding(model)), samples)]
+        self.parts: Sequence[Part] = [part_of(ForwardTask(_without_padding(model)), samples)]
 
     def write(self, folder: pathlib.Path, progress: Progress) -> None:
         with progress("writing"):

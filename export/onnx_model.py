@@ -16,7 +16,7 @@ from keras_transformer.export.arguments import Arguments, check_dtypes
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.manifest import digest, seal
 from keras_transformer.export.artefact.task_heads import Head
-from keras_transformer.export.exporter import Case, Format, export, part_of
+from keras_transformer.export.exporter import Case, Format, Part, export, part_of
 from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.cuda import fit_cuda
 from keras_transformer.export.graph.empty_batches import serve_empty_batches
@@ -189,7 +189,7 @@ class OnnxFiles(Format):
         files: paths of the written files.
     """
 
-    why_not = staticmethod(why_not_onnx)
+    why_not: WhyNot = staticmethod(why_not_onnx)
 
     def __init__(
         self,
@@ -200,9 +200,12 @@ class OnnxFiles(Format):
         keep_float: Sequence[str],
         layout: str,
     ) -> None:
-        self.task, self.precision, self.fuse = task, precision, fuse
-        self.keep_float, self.layout = keep_float, layout
-        self.parts = [part_of(task, samples)]
+        self.task: Task = task
+        self.precision: str = precision
+        self.fuse: bool = fuse
+        self.keep_float: Sequence[str] = keep_float
+        self.layout: str = layout
+        self.parts: Sequence[Part] = [part_of(task, samples)]
         self.limits: dict[str, Any] = task.limits(None)
         self.text: dict[str, Any] | None = None
         self.files: list[pathlib.Path] = []

@@ -20,7 +20,7 @@ from keras_transformer.export.artefact.task_heads import Head, describe_head
 from keras_transformer.export.exporter import Case, Format, Part, export, part_of
 from keras_transformer.export.prepare import prepare
 from keras_transformer.export.proof import run_exported
-from keras_transformer.export.staging import Progress
+from keras_transformer.export.staging import Progress, WhyNot
 from keras_transformer.export.tasks import ForwardTask, SearchTask, Task
 from keras_transformer.export.tasks.search import ExportableSearch
 from keras_transformer.export.tasks.text import TextTask
@@ -146,7 +146,7 @@ class SavedModel(Format):
         tokenizer, target_tokenizer: tokenizers to write into the SavedModel, or `None`.
     """
 
-    why_not = staticmethod(why_not_saved_model)
+    why_not: WhyNot = staticmethod(why_not_saved_model)
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class SavedModel(Format):
         _check_names(self.forward.specs)
         gives_logits = self.forward.outputs == [signature.LOGITS]
         name = signature.LOGITS if gives_logits else signature.FORWARD
-        self.parts = [part_of(self.forward, None if is_search else samples, name)]
+        self.parts: Sequence[Part] = [part_of(self.forward, None if is_search else samples, name)]
         if is_search:
             searched = part_of(task, samples, signature.SEARCH)
             case = {**searched.cases[0], **task.option_defaults}

@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.exporter import Case, Format, part_of
+from keras_transformer.export.exporter import Case, Format, Part, part_of
 from keras_transformer.export.proof import run_exported
 from keras_transformer.export.proof.comparison import TOLERANCES
 from keras_transformer.export.staging import ExportError, Progress
@@ -50,12 +50,13 @@ class TextModel(Format):
         target_tokenizer: `Tokenizer` of the target. Defaults to `None`: `tokenizer`.
     """
 
-    tolerance = TOLERANCES["text"]
+    tolerance: float | None = TOLERANCES["text"]
 
     def __init__(
         self, task: SearchTask, tokenizer: Tokenizer, target_tokenizer: Tokenizer | None = None
     ) -> None:
-        self.task, self.sides = task, (tokenizer, target_tokenizer or tokenizer)
+        self.task: SearchTask = task
+        self.sides: tuple[Tokenizer, Tokenizer] = (tokenizer, target_tokenizer or tokenizer)
 
     def write(self, folder: pathlib.Path, progress: Progress) -> None:
         if (folder / signature.WEIGHTS_FILE).exists():
@@ -72,7 +73,7 @@ class TextModel(Format):
             (found,) = run_exported([path], [case]).outputs
             return found[signature.TOKEN_IDS], found[signature.SCORES]
 
-        self.parts = [part_of(TextTask(self.task, *self.sides, search))]
+        self.parts: Sequence[Part] = [part_of(TextTask(self.task, *self.sides, search))]
 
     def run(
         self, folder: pathlib.Path, calls: Sequence[tuple[str, Case]]

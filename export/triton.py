@@ -23,7 +23,7 @@ from keras_transformer.call_options import check_number
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import Artefact, read_artefact
 from keras_transformer.export.exporter import Format, Rule, check_rules, export
-from keras_transformer.export.staging import ExportError, Progress
+from keras_transformer.export.staging import ExportError, Progress, WhyNot
 from keras_transformer.types import StrPath
 
 CONFIG_FILE = "config.pbtxt"
@@ -268,10 +268,12 @@ class TritonModel(Format):
         config: the content of `config.pbtxt`, a dict.
     """
 
-    why_not = staticmethod(why_not_triton)
+    why_not: WhyNot = staticmethod(why_not_triton)
 
     def __init__(self, artefact: Artefact, text: bool, config: Mapping[str, Any]) -> None:
-        self.artefact, self.text, self.config = artefact, text, config
+        self.artefact: Artefact = artefact
+        self.text: bool = text
+        self.config: Mapping[str, Any] = config
 
     def write(self, folder: pathlib.Path, progress: Progress) -> None:
         (folder / CONFIG_FILE).write_text(_text_format(self.config) + "\n", "utf-8")

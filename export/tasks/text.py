@@ -50,7 +50,8 @@ class TextTask:
         target_tokenizer: Tokenizer | None = None,
         search: Search | None = None,
     ) -> None:
-        self.task, self.tokenizer = task, tokenizer
+        self.task: SearchTask = task
+        self.tokenizer: Tokenizer = tokenizer
         self.target_tokenizer: Tokenizer = target_tokenizer or tokenizer
         self.search: Search = search or task.expected
         self.name: str = task.name

@@ -40,7 +40,15 @@ from keras_transformer.importers.pieces import (
     renumbered,
     special_id,
 )
-from keras_transformer.importers.tables import Arrays, Origin, Special, Table
+from keras_transformer.importers.tables import (
+    Arrays,
+    Loader,
+    ModelLoader,
+    Origin,
+    RowOrders,
+    Special,
+    Table,
+)
 from keras_transformer.layers.positions import SinusoidalPositionEncoding
 from keras_transformer.special_ids import END_ID
 from keras_transformer.text.tokenizer import Tokenizer
@@ -254,4 +262,6 @@ def _only(folder: pathlib.Path, pattern: str) -> pathlib.Path:
 
 
 ORIGIN = Origin("bergamot", _read_files, make_table, _vocabulary, "model*.bin")
-load_model, load, row_orders = ORIGIN.load_model, ORIGIN.load, ORIGIN.row_orders
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

@@ -26,7 +26,15 @@ import numpy as np
 
 from keras_transformer.export.artefact.task_heads import Head
 from keras_transformer.importers import bert_heads, checkpoint, pieces
-from keras_transformer.importers.tables import Arrays, Origin, Special, Table
+from keras_transformer.importers.tables import (
+    Arrays,
+    Loader,
+    ModelLoader,
+    Origin,
+    RowOrders,
+    Special,
+    Table,
+)
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import TransformerEncoder
 from keras_transformer.text.json_tokenizer import JsonTokenizer
@@ -264,4 +272,6 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabula
 
 
 ORIGIN = Origin("bert", _read_files, make_table, _vocabulary)
-load_model, load, row_orders = ORIGIN.load_model, ORIGIN.load, ORIGIN.row_orders
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

@@ -18,7 +18,14 @@ from keras_transformer.importers import checkpoint, ctranslate2_translator, ctra
 from keras_transformer.importers import ctranslate2_layout as layout
 from keras_transformer.importers.ctranslate2_whisper import read_settings
 from keras_transformer.importers.pieces import Vocabulary
-from keras_transformer.importers.tables import Arrays, Origin, Table
+from keras_transformer.importers.tables import (
+    Arrays,
+    Loader,
+    ModelLoader,
+    Origin,
+    RowOrders,
+    Table,
+)
 
 __all__ = ["load", "load_model", "read_settings", "row_orders"]
 
@@ -41,4 +48,6 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> Vocabulary:
 
 
 ORIGIN = Origin("ctranslate2", _read_files, make_table, _vocabulary, "model.bin")
-load_model, load, row_orders = ORIGIN.load_model, ORIGIN.load, ORIGIN.row_orders
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

@@ -15,7 +15,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_transformer.importers import checkpoint, fairseq, pieces
-from keras_transformer.importers.tables import Arrays, Origin, Table, half_sinusoids
+from keras_transformer.importers.tables import (
+    Arrays,
+    Loader,
+    ModelLoader,
+    Origin,
+    RowOrders,
+    Table,
+    half_sinusoids,
+)
 from keras_transformer.layers.positions import LearnedPositionEncoding
 
 __all__ = ["load", "load_model", "row_orders"]
@@ -126,4 +134,6 @@ def _read_vocabulary(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str,
 
 
 ORIGIN = Origin("marian", _read_files, make_table, _vocabulary)
-load_model, load, row_orders = ORIGIN.load_model, ORIGIN.load, ORIGIN.row_orders
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

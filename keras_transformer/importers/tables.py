@@ -18,7 +18,7 @@ import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -65,6 +65,10 @@ AXES = {
 # From the name of a weight to the origin's, where `*` stands. These are PyTorch's.
 PARTS = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 Arrays = dict[str, Array]
+# The functions of an origin; see the methods of `Origin`.
+ModelLoader: TypeAlias = Callable[..., Any]
+Loader: TypeAlias = Callable[..., tuple[Any, Any]]
+RowOrders: TypeAlias = Callable[[StrPath], list[Ids]]
 Special = tuple[int, int | None, int | None, int | None, int | None]
 
 

@@ -38,7 +38,15 @@ from keras_transformer.importers.speech_tokens import (
     make_settings,
     make_tokenizer,
 )
-from keras_transformer.importers.tables import Arrays, Origin, Special, Table
+from keras_transformer.importers.tables import (
+    Arrays,
+    Loader,
+    ModelLoader,
+    Origin,
+    RowOrders,
+    Special,
+    Table,
+)
 from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.layers.signals import MaskedConv1D
@@ -223,4 +231,6 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> Vocabulary:
 
 
 ORIGIN = Origin("whisper", CONFIG.read_files, make_table, _vocabulary)
-load_model, load, row_orders = ORIGIN.load_model, ORIGIN.load, ORIGIN.row_orders
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

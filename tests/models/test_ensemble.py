@@ -112,5 +112,5 @@ def test_mismatched_members_are_refused():
 
 @pytest.mark.full
 def test_the_layout_steps_is_refused(tmp_path):
-    with pytest.raises(TypeError, match="layout='steps' needs caches of a fixed size"):
+    with pytest.raises(TypeError, match="layout='steps' has caches and steps of fixed shapes"):
         export_onnx(ensemble(), tmp_path / "out", search=kt.GreedySearch(), layout="steps")
