@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.full]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 LAYERS = {"MultiHeadAttention", "AdditiveAttention", "FeedForward", "TokenEmbedding"}
 LAYERS |= {"SinusoidalPositionEncoding", "LearnedPositionEncoding", "RotaryPositionEncoding"}

@@ -393,15 +393,14 @@ def test_each_argument_has_another_value_in_its_row(case):
     check_row(case)
 
 
-SLOW = {name_of(case) for case in EXPORTERS}
+# Each argument is an export; that of SavedModel shares its checks with ONNX.
+TIERS = {name_of(case): pytest.mark.full for case in EXPORTERS}
+TIERS["export_saved_model"] = pytest.mark.nightly
 
 
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param(case, marks=[pytest.mark.full] * (name_of(case) in SLOW), id=name_of(case))
-        for case in CASES
-    ],
+    [pytest.param(case, marks=TIERS.get(name_of(case), ()), id=name_of(case)) for case in CASES],
 )
 def test_another_value_of_each_argument_changes_the_result_or_raises(case):
     check_effects(case)

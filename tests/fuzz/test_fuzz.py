@@ -8,6 +8,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from helpers.tiers import nightly
 
 pytest.importorskip("onnxruntime")
 
@@ -61,7 +62,7 @@ def test_the_judge_excuses_a_file_that_is_closer_to_float64_than_keras(monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count, searches", [(6, 0), pytest.param(60, 6, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count, searches", [(6, 0), nightly(60, 6)])
 def test_random_models_and_searches_are_right_or_refused(count, searches):
     command = [sys.executable, str(FUZZER), "--seed", "1"]
     command += ["--count", str(count), "--searches", str(searches)]
@@ -74,8 +75,8 @@ def test_random_models_and_searches_are_right_or_refused(count, searches):
     "script, size, said",
     [
         ("readers", "--count=1500", "| glossary |"),
-        ("protocols", "--count=1500", '"openai": {'),
-        ("sounds", "--count=48", "ours {"),
+        nightly("protocols", "--count=1500", '"openai": {'),
+        nightly("sounds", "--count=48", "ours {"),
         ("load", "--seconds=15", '"slow": {"right": '),
     ],
 )

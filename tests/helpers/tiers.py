@@ -20,6 +20,11 @@ def quick(cases: Iterable, *chosen: object) -> list:
     return [parameter(case) for case in cases]
 
 
+def nightly(*values: object) -> object:
+    """Returns the parameter of a case that only the nightly suite runs."""
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
 def full(*values: object) -> object:
     """Returns the parameter of a case that only the full suite runs."""
     return pytest.param(*values, marks=pytest.mark.full)

@@ -889,12 +889,13 @@ def test_each_argument_has_another_value_in_its_row(case):
 SLOW = {name_of(case) for case in (*MODELS, *SEARCHES)} | {"RDrop", "Distillation"}
 SLOW |= {"translate", "generate"}
 SLOW |= {name_of(case) for case in LAYERS if "Block" in name_of(case)}
+TIERS = dict.fromkeys(SLOW, pytest.mark.full) | {"SpeechSearch": pytest.mark.nightly}
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=[pytest.mark.full] * (name_of(case) in SLOW), id=name_of(case))
+        pytest.param(case, marks=TIERS.get(name_of(case), ()), id=name_of(case))
         for case in CASES
         if case.others
     ],
