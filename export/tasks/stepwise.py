@@ -59,11 +59,11 @@ RULES = (
         ),
     ),
     Rule(
-        ValueError,
+        TypeError,
         lambda a: a.layout == "steps" and not isinstance(a.searched, CachedDecoding),
         lambda a: (
             "layout='steps' has caches and steps of fixed shapes, which only Transformer and "
-            f"CausalTransformer give, but the search would run a {type(a.searched).__name__}. Pass "
+            f"CausalTransformer have, but the search would run: {type(a.searched).__name__}. Pass "
             "layout='loop'."
         ),
     ),

@@ -315,7 +315,7 @@ def test_exports_that_cannot_have_a_shortlist_are_refused(tmp_path):
     for arguments, options, error, message in (
         ([model], {"shortlist": "lex.bin"}, TypeError, "must be a Shortlist, but str"),
         ([causal], {"shortlist": shortlist}, ValueError, "CausalTransformer"),
-        ([model], {"shortlist": shortlist, "layout": "steps"}, ValueError, "steps of fixed shapes"),
+        ([model], {"shortlist": shortlist, "layout": "steps"}, TypeError, "steps of fixed shapes"),
         ([model], {"shortlist": random_shortlist(43)}, ValueError, r"\[37, 43\] ids of source"),
     ):
         with pytest.raises(error, match=message):
