@@ -168,7 +168,7 @@ def check_sizes(
         raise ValueError(
             f"{path} says {', '.join(f'{name}={_short(config[name])}' for name in wrong)}, but the "
             f"checkpoint has {len(tensors)} tensors with axes of 1 to {longest}. Check that both "
-            "files belong to one model."
+            "files belong to one model, and that no tensor is missing."
         )
 
 
