@@ -50,10 +50,12 @@ class Pool(LocalPool):
         return await super().run_batch(items, seed)
 
     async def run_stream(self, prompt, options, emit):
+        parts = self.parts  # of this stream, also if a test begins a new list
+
         def emit_and_wait(part):
-            self.parts.append(part)
+            parts.append(part)
             goes_on = emit(part)
-            while goes_on and len(self.parts) >= self.most_steps:
+            while goes_on and len(parts) >= self.most_steps:
                 time.sleep(0.005)
             return goes_on
 
