@@ -10,7 +10,7 @@ A benchmark reads its arguments, measures engines in turn, and hands its figures
     bench.finish(args, "mine", {"rounds": args.rounds, "rows": [bench.medians(answers["ours"])]})
 
 An engine is a function from a task (a dict) to facts and a function that runs one round. It gets a
-process of its own, which shows its peak memory and keeps frameworks apart. A new engine is a row in
+separate process, which shows its peak memory and separates frameworks. A new engine is a row in
 the script's table of engines; a new comparison is a new task. The table "mine" is a row in
 `columns.TABLES`.
 

@@ -1,8 +1,8 @@
 """The tables of the benchmarks, by name: columns, rows and notes of each report.
 
 The pages show them below `<!-- NAME -->`; the scripts print them. A table is a function from a
-report to Markdown, mostly a `Table`. Those of exports are in `export_columns.py`, those of speed
-beside other engines in `engine_columns.py`, and those of services and speech likewise.
+report to Markdown, mostly a `Table`. `export_columns.py` has the columns of exports, `engine_columns.py`
+the speed of engines, `service_columns.py` services, and `speech_columns.py` speech.
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""Engines in processes of their own: the parent's side and the engine's side.
+"""Engines in separate processes: the side of the parent and the side of the engine.
 
 The parent starts this file with the name of a function and a task. The process calls the function,
 then answers each line of JSON with one line of JSON. While one engine answers, the others wait.
@@ -110,7 +110,7 @@ class Worker:
 
 
 def call(function: str, task: Mapping[str, Any], environment: Any = None, **options: Any) -> Any:
-    """Returns what a function returns in a process of its own; arguments as of `Worker`."""
+    """Returns the result of a function in a separate process. `Worker` has the arguments."""
     worker = Worker(function, task, environment, **options)
     worker.close()
     return worker.facts
@@ -126,7 +126,7 @@ def engines(
     """Opens several engines at the same time; closes all of them at the end.
 
     Args:
-        function: as of `Worker`; it chooses the engine by the task's "engine".
+        function: as in `Worker`; it chooses the engine by the task's "engine".
         tasks: dict from names to tasks. The "engine" of a task is its name unless it has one. A
             name that ends with ", MKL" runs CTranslate2 with that library.
         environment: further variables of all processes. Defaults to none.

@@ -21,7 +21,7 @@ class CallOption(NamedTuple):
         dtype: name of the dtype.
         rank: int. 0: one number for the whole batch. 1: one number for each sentence, or for all.
             2: ids of each sentence, padded with 0 on the right. 3: words of each sentence.
-        meaning: str, for the help of a command. Empty: commands do not offer the option.
+        meaning: str, the help of a command. If it is empty, commands do not offer the option.
         lowest, highest: the range of its numbers.
     """
 

@@ -20,7 +20,7 @@ Shape: TypeAlias = tuple[int | None, ...]
 
 
 class AnyTokenizer(Protocol):
-    """What data, training, searches and exports need from a tokenizer; see `kt.Tokenizer`."""
+    """The methods of a tokenizer that other modules call; see `kt.Tokenizer`."""
 
     @property
     def vocab_size(self) -> int:

@@ -32,7 +32,7 @@ class Call(NamedTuple):
         items: list of str or bytes, the lines to compute.
         options: dict, of the search.
         values: dict of what else the answer depends on.
-        seconds: float, the deadline in the body. Defaults to `None`: that of the headers.
+        seconds: float, the deadline in the body. Defaults to `None`: the headers' deadline.
         in_parts: bool, whether the result is computed in parts, of one item.
         streams: bool, whether the parts are sent. Otherwise only the result is.
         client: str, who has the key in the body. Defaults to `None`: the headers have it.

@@ -39,7 +39,7 @@ class TextTask:
             the search in Keras.
 
     Attributes:
-        name, option_defaults: those of `task`.
+        name, option_defaults: as in `task`.
         specs: the `tf.TensorSpec` of each input, by name.
     """
 

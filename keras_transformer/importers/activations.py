@@ -42,7 +42,7 @@ ACTIVATIONS = (
 )
 HUGGING_FACE = {name: one.ours for one in ACTIVATIONS for name in one.hugging_face}
 CTRANSLATE2 = {one.ctranslate2: one.ours for one in ACTIVATIONS}
-# What exports write for the function of a model.
+# Names that exports write for the function of a model.
 TO_HUGGING_FACE = {one.function: one.hugging_face[0] for one in ACTIVATIONS if one.hugging_face}
 TO_CTRANSLATE2 = {one.function: one.ctranslate2 for one in ACTIVATIONS}
 MARIAN = {one.marian: one.ours for one in ACTIVATIONS if one.marian}
@@ -54,7 +54,7 @@ def named(known: dict[Any, Any], name: Any, setting: str) -> str | Function:
     Args:
         known: `HUGGING_FACE`, `CTRANSLATE2` or `MARIAN`.
         name: the origin's name.
-        setting: str, what the origin calls it, for the error.
+        setting: str, the name of the setting in the origin, for the error.
 
     Raises:
         ValueError: another activation.
