@@ -1,8 +1,8 @@
 """The tables of the benchmarks, by name: columns, rows and notes of each report.
 
 The pages show them below `<!-- NAME -->`; the scripts print them. A table is a function from a
-report to Markdown, mostly a `Table`. `export_columns.py` has the columns of exports, `engine_columns.py`
-the speed of engines, `service_columns.py` services, and `speech_columns.py` speech.
+report to Markdown, mostly a `Table`. `export_columns.py` has the columns of exports,
+`engine_columns.py` the speed of engines, `service_columns.py` services, `speech_columns.py` speech.
 """
 
 import statistics
