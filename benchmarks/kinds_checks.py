@@ -12,7 +12,7 @@ from kinds_rows import real_places
 
 from keras_transformer import export
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.prepare import as_float32
+from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.proof import comparison, run_exported
 from keras_transformer.export.tasks import ForwardTask, SearchTask
 

@@ -1,9 +1,9 @@
-"""The arguments of exporters, and the table of their rules.
+"""The arguments of exporters, and the checks that all exporters share.
 
 An export takes seconds to minutes, so all rules are checked first. Each error names the value that
-was passed, the expected values and a fix. A rule is one row of `RULES`, or of the table beside the
-feature that it belongs to, such as `tasks.stepwise.RULES`. Tasks check samples, because they know
-the inputs of the model.
+was passed, the expected values and a fix. Rules of exporters that trace with TensorFlow are rows of
+`prepare.RULES`, or of the table beside the feature that they belong to, such as
+`tasks.stepwise.RULES`. Tasks check samples, because they know the inputs of the model.
 """
 
 import functools
@@ -16,13 +16,10 @@ import keras
 import numpy as np
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.task_heads import HEADS
 from keras_transformer.export.exporter import Rule, check_rules
-from keras_transformer.export.graph import quantize
+from keras_transformer.export.model_inputs import vocab_sizes
 from keras_transformer.export.staging import ExportError
-from keras_transformer.export.tasks.search import vocab_sizes
 from keras_transformer.layers.checks import check_time_distributed
-from keras_transformer.search import BeamSearch, GreedySearch, Sampling, Shortlisted
 from keras_transformer.text.vocabularies import check_tokenizer, check_tokenizers, of_both_sides
 
 
@@ -70,128 +67,14 @@ class Arguments:
 
     def searching(self, model: Any) -> Any:
         """Returns a copy of the model with the shortlist."""
-        return model if self.shortlist is None else Shortlisted(model, self.shortlist)
+        if self.shortlist is None:
+            return model
+        from keras_transformer.search import Shortlisted  # needs TensorFlow
+
+        return Shortlisted(model, self.shortlist)
 
 
-RULES = (
-    Rule(
-        ValueError,
-        lambda a: keras.backend.backend() != "tensorflow",
-        lambda a: (
-            f"Exporters trace with TensorFlow, but Keras runs on {keras.backend.backend()} here. "
-            "Save the model, then load and export it where KERAS_BACKEND=tensorflow is set."
-        ),
-    ),
-    Rule(
-        TypeError,
-        lambda a: not isinstance(a.model, keras.Model),
-        lambda a: f"model must be a Keras model, but {a.kind} was passed.",
-    ),
-    Rule(
-        ValueError,
-        lambda a: not a.model.built or not getattr(a.model, "inputs", None),
-        lambda a: (
-            f"{a.model.name} is not a functional model: its inputs are unknown. Build it with "
-            "keras.Input, as `Transformer` is."
-        ),
-    ),
-    Rule(
-        ValueError,
-        lambda a: a.target_tokenizer is not None and (a.tokenizer is None or a.search is None),
-        lambda a: "target_tokenizer decodes search results: pass tokenizer and search too.",
-    ),
-    *(
-        Rule(
-            ValueError,
-            lambda a, name=name: not _is_positive(getattr(a, name)),
-            lambda a, name=name: (
-                f"{name} must be a positive integer, but {getattr(a, name)!r} was passed."
-            ),
-        )
-        for name in ("max_length", "max_source_length")
-    ),
-    Rule(
-        TypeError,
-        lambda a: not isinstance(a.search, (GreedySearch, BeamSearch, Sampling, type(None))),
-        lambda a: (
-            "search must be a GreedySearch, BeamSearch or Sampling, but "
-            f"{type(a.search).__name__} was passed."
-        ),
-    ),
-    Rule(
-        TypeError,
-        lambda a: a.search is not None and not hasattr(a.model, "decode_step"),
-        lambda a: (
-            f"{a.kind} has no decode_step, so a search cannot run it. Pass a Transformer or "
-            "CausalTransformer, or leave `search` out to export the forward pass. For a decoder on "
-            "an encoder of your own, use Transformer(encoder=...)."
-        ),
-    ),
-    Rule(
-        ValueError,
-        lambda a: a.search and a.max_length is not None and a.search.min_length > a.max_length,
-        lambda a: (
-            f"The search has min_length={a.search.min_length}, but may write at most "
-            f"{a.max_length} tokens (max_length). Pass a larger max_length, or a search with a "
-            "smaller min_length."
-        ),
-    ),
-    Rule(
-        ValueError,
-        lambda a: a.search is None and a.max_length is not None,
-        lambda a: "max_length limits what a search generates: pass a search, or leave it out.",
-    ),
-    Rule(
-        ValueError,
-        lambda a: a.precision not in signature.PRECISIONS,
-        lambda a: (
-            f"precision must be one of {signature.PRECISIONS}, but {a.precision!r} was passed."
-        ),
-    ),
-    Rule(
-        ValueError,
-        lambda a: a.searched is not a.model and a.search is None,  # `searched` checks the shortlist
-        lambda a: (
-            "A shortlist limits the tokens that a search may write: pass a Transformer that reads "
-            "ids and a search, or leave it out."
-        ),
-    ),
-    Rule(
-        ValueError,
-        lambda a: isinstance(a.options, str) or not set(a.options) <= _options(a).keys(),
-        lambda a: (
-            f"options must be a list of a search's options, got {a.options!r}; "
-            + (
-                f"{type(a.search).__name__} has {list(_options(a))}."
-                if a.search
-                else "there is no search."
-            )
-        ),
-    ),
-    Rule(
-        TypeError,
-        lambda a: a.head is not None and type(a.head) not in HEADS.values(),
-        lambda a: (
-            f"head must be one of {', '.join(HEADS)}, but {type(a.head).__name__} was passed."
-        ),
-    ),
-    Rule(
-        ValueError,
-        lambda a: a.head is not None and a.search is not None,
-        lambda a: "A search writes texts and has no head: pass `search` or `head`, not both.",
-    ),
-)
-
-
-def _is_positive(value: Any) -> bool:
-    return value is None or (isinstance(value, int) and value > 0)
-
-
-def _options(arguments: Arguments) -> dict[str, Any]:
-    return arguments.search.call_defaults if arguments.search else {}
-
-
-def check(arguments: Arguments, rules: Iterable[Rule] = RULES) -> None:
+def check(arguments: Arguments, rules: Iterable[Rule]) -> None:
     """Raises an error for arguments that break a rule; warns about arguments without effect.
 
     Any object with the methods `encode` and `save` can be a tokenizer.
@@ -218,8 +101,6 @@ def check(arguments: Arguments, rules: Iterable[Rule] = RULES) -> None:
                 "or leave the tokenizer out.",
                 stacklevel=4,
             )
-    paths = [variable.path for variable in model.variables]
-    quantize.check_keep_float(arguments.keep_float, arguments.precision, paths)
     for variable in model.variables:
         if np.isnan(np.asarray(variable, np.float32)).any():
             raise ExportError(

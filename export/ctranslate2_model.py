@@ -21,6 +21,7 @@ from keras_transformer.export.artefact import signature
 from keras_transformer.export.encoder_decoder import (
     CONFIG_FILE,
     PRODUCER,
+    GreedyTask,
     check_translator,
     depths,
     differences,
@@ -29,19 +30,17 @@ from keras_transformer.export.encoder_decoder import (
     weights_of,
     why_not_engine,
 )
-from keras_transformer.export.exporter import Case, Format, Part, export, part_of
-from keras_transformer.export.prepare import as_float32
+from keras_transformer.export.exporter import Case, Format, Part, export
+from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.staging import Progress, WhyNot
-from keras_transformer.export.tasks import SearchTask
 from keras_transformer.importers import ctranslate2_translator
 from keras_transformer.importers.activations import TO_CTRANSLATE2
 from keras_transformer.importers.mapping import NEVER
 from keras_transformer.models import Transformer
 from keras_transformer.padding import pad_rows
-from keras_transformer.search import Constraint, GreedySearch, Past
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.types import Array, Ids, StrPath, Tensor
+from keras_transformer.types import Array, Ids, StrPath
 
 PRECISIONS = ("float32", "float16", "bfloat16", "int16", "int8")
 MODEL_FILE = "model.bin"
@@ -70,7 +69,7 @@ def export_ctranslate2(
     searches, it never writes padding or the begin token: their logits get the bias -100.
 
     Before the folder appears, CTranslate2 translates random sources with it. All tokens are
-    compared with Keras' greedy search, and all scores with its forward pass.
+    compared with a greedy search by Keras' forward pass, and all scores with this pass.
 
     Args:
         model: `Transformer` whose positions are added to embeddings. Its weights are exported from
@@ -143,9 +142,9 @@ class CTranslate2(Format):
         self.words: list[list[str]] = list(map(vocabulary, sizes, given))
         random, longest = np.random.default_rng(0), min(max_length, 24) - 1
         rows = [random.integers(4, sizes[0], n).tolist() for n in (1, *range(2, longest, 3))]
-        search = GreedySearch(constraints=[WithoutPadding()])
-        task = SearchTask(self.model, search, longest, passed=model)
-        self.parts: Sequence[Part] = [part_of(task, [pad_rows([[*row, END_ID] for row in rows])])]
+        task = GreedyTask(self.model, longest, passed=model)
+        source = pad_rows([[*row, END_ID] for row in rows])
+        self.parts: Sequence[Part] = [Part(task, [{signature.SOURCE_IDS: source}], made_up=True)]
 
     def write(self, folder: pathlib.Path, progress: Progress) -> None:
         with progress("writing"):
@@ -178,18 +177,6 @@ class CTranslate2(Format):
         rows = pad_rows([[ids[word] for word in one.hypotheses[0]] for one in found])
         scores = np.array([one.scores for one in found], np.float32)
         return {"token_ids": rows[:, np.newaxis], "scores": scores}
-
-
-class WithoutPadding(Constraint):
-    """Gives padding and the begin token the probability 0, as the written bias does.
-
-    Without it our searches never choose them either, but divide by their probability.
-    """
-
-    def step(self, logits: Tensor, past: Past, state: Any, known: Any) -> tuple[Tensor, Any]:
-        """Adds the bias of the written file."""
-        never = np.isin(np.arange(logits.shape[-1]), [PAD_ID, BEGIN_ID])
-        return logits + never * np.float32(NEVER), state
 
 
 def vocabulary(size: int, tokenizer: Tokenizer | None = None) -> list[str]:

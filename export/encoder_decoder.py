@@ -4,7 +4,9 @@ Engines for published translation models support embeddings with added positions
 attention and feed-forward networks, and logits. This module reads these parts of a `Transformer`,
 and lists the arguments that such engines do not support.
 
-Shapes: P positions, D d_model.
+The tasks of these exporters run on any backend of Keras, so nothing here imports TensorFlow.
+
+Shapes: B sentences, S source length, T target length, V vocabulary, P positions, D d_model.
 """
 
 import math
@@ -17,12 +19,15 @@ import numpy as np
 
 from keras_transformer.call_options import check_number
 from keras_transformer.export.arguments import Arguments, check
-from keras_transformer.export.exporter import Rule
+from keras_transformer.export.artefact import signature
+from keras_transformer.export.exporter import Case, Rule
+from keras_transformer.export.proof import comparison
 from keras_transformer.export.staging import WhyNot, why_not_files
+from keras_transformer.importers.mapping import NEVER
 from keras_transformer.models import Transformer
-from keras_transformer.search import GreedySearch
+from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.types import Array
+from keras_transformer.types import Array, Ids
 
 # Whether a model has something that an engine does not support, and its text for the error.
 Difference: TypeAlias = tuple[Callable[[Transformer], Any], Callable[[Transformer], str]]
@@ -75,8 +80,8 @@ def check_translator(
             does not support.
         ExportError: a weight holds NaN.
     """
-    search = GreedySearch()  # the engine's own
-    check(Arguments(model, tokenizer, search, target_tokenizer), RULES)
+    # The search is the engine's own.
+    check(Arguments(model, tokenizer, engine, target_tokenizer), RULES)
     if model.encoder_stack is None:
         refuse(engine, [f"encoder={model.encoder.name!r}, your own model"])
     refuse(engine, [told(model) for differs, told in differences if differs(model)])
@@ -160,3 +165,119 @@ def position_tables(model: Transformer, length: int) -> list[Array]:
 def why_not_engine(*names: str) -> WhyNot:
     """Returns the `WhyNot` of an engine's exports, which consist of these files."""
     return why_not_files(names, CONFIG_FILE, PRODUCER)
+
+
+class LogitsTask:
+    """The logits of a model, as `exporter.Task`.
+
+    Args:
+        model: functional model with the outputs `{"logits": (B, T, V)}`.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self.model: keras.Model = model
+
+    def cases(self, samples: Sequence[Case] | None = None) -> Sequence[Case]:
+        """Returns the samples, dicts of the model's inputs."""
+        return samples or []
+
+    def expected(self, case: Case) -> dict[str, Array]:
+        """Returns Keras' outputs for a case, by name."""
+        outputs = self.model(case, training=False)
+        return {name: keras.ops.convert_to_numpy(each) for name, each in outputs.items()}
+
+    def compare(
+        self,
+        cases: Sequence[Case],
+        expected: Sequence[Case],
+        found: Sequence[Case],
+        tolerance: float,
+        exact: bool = True,
+    ) -> float:
+        """Raises `ExportError` unless the logits agree; returns the largest error."""
+        return comparison.compare_forward(expected, found, tolerance, exact)
+
+    def same_tokens(self, expected: Sequence[Case], found: Sequence[Case]) -> None:
+        """Returns `None`, because there is no search."""
+
+
+class GreedyTask:
+    """The greedy search of an engine, as `exporter.Task`.
+
+    Keras computes it with a whole forward pass for each token. Padding and the begin token have the
+    bias `NEVER`.
+
+    Args:
+        model: `Transformer` in float32.
+        max_length: greatest number of generated tokens, T.
+        passed: the user's model, if `model` is its float32 copy. The files are compared with both.
+    """
+
+    def __init__(self, model: Transformer, max_length: int, passed: Transformer) -> None:
+        self.model: Transformer = model
+        self.max_length: int = max_length
+        self.passed: Transformer = passed
+
+    def cases(self, samples: Sequence[Case] | None = None) -> Sequence[Case]:
+        """Returns the samples, dicts with `source_ids` (B, S)."""
+        return samples or []
+
+    def expected(self, case: Case) -> tuple[Ids, Array]:
+        """Returns Keras' ids (B, 1, T) and scores (B, 1) for a case."""
+        tokens = np.full((len(case[signature.SOURCE_IDS]), self.max_length), PAD_ID, np.int32)
+        running = np.ones(len(tokens), bool)
+        for place in range(self.max_length):
+            log_probs, _ = _log_probs(self.model, case, tokens)
+            tokens[running, place] = log_probs[running, place].argmax(axis=-1)
+            running &= tokens[:, place] != END_ID
+        scores, _ = _scores(self.model, case, tokens)
+        return tokens[:, np.newaxis], scores.astype(np.float32)
+
+    def compare(
+        self,
+        cases: Sequence[Case],
+        expected: Sequence[tuple[Ids, Array]],
+        found: Sequence[Case],
+        tolerance: float,
+        exact: bool = True,
+    ) -> float:
+        """Raises `ExportError` unless tokens and scores agree; returns the largest error."""
+
+        def compare(model: Transformer, tolerance: float, exact: bool) -> float:
+            rescored = [
+                _scores(model, case, outputs[signature.TOKEN_IDS][:, 0])
+                for case, outputs in zip(cases, found, strict=True)
+            ]
+            return comparison.compare_search(expected, found, rescored, tolerance, exact)
+
+        worst = compare(self.model, tolerance, exact)
+        if self.passed is not self.model:
+            allowed = max(tolerance, comparison.TOLERANCES["copy"])
+            comparison.check_copy(lambda: compare(self.passed, allowed, exact=False))
+        return worst
+
+    def same_tokens(
+        self, expected: Sequence[tuple[Ids, Array]], found: Sequence[Case]
+    ) -> list[int]:
+        """Returns the number of lines with Keras' tokens, and of all lines."""
+        return comparison.same_tokens(expected, found)
+
+
+def _log_probs(model: Transformer, case: Case, tokens: Ids) -> tuple[Array, Array]:
+    """Returns log-probabilities (B, T, V) for generated tokens (B, T), and their spread (B, T)."""
+    given = np.pad(tokens[:, :-1], [(0, 0), (1, 0)], constant_values=BEGIN_ID)
+    logits = model({**case, signature.TARGET_IDS: given}, training=False)
+    logits = keras.ops.convert_to_numpy(logits).astype(np.float64)
+    comparison.check_no_nan("Logits of the forward pass", logits)
+    spread = logits.std(axis=-1)
+    logits[..., [PAD_ID, BEGIN_ID]] += NEVER
+    logits -= logits.max(axis=-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)), spread
+
+
+def _scores(model: Transformer, case: Case, tokens: Ids) -> tuple[Array, Array]:
+    """Returns the scores (B, 1) of generated tokens (B, T), and their spread (B, 1)."""
+    log_probs, spread = _log_probs(model, case, tokens)
+    chosen = np.take_along_axis(log_probs, tokens[..., np.newaxis], axis=2)[..., 0]
+    sums = [np.where(tokens != PAD_ID, part, 0.0).sum(axis=1) for part in (chosen, spread)]
+    return sums[0][:, np.newaxis], sums[1][:, np.newaxis]

@@ -20,6 +20,7 @@ from keras_transformer.export.encoder_decoder import (
     CONFIG_FILE,
     PRODUCER,
     Difference,
+    LogitsTask,
     check_translator,
     depths,
     differences,
@@ -30,9 +31,8 @@ from keras_transformer.export.encoder_decoder import (
     why_not_engine,
 )
 from keras_transformer.export.exporter import Case, Format, Part, export, part_of
-from keras_transformer.export.prepare import as_float32
+from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.staging import ExportError, Progress, WhyNot
-from keras_transformer.export.tasks import ForwardTask
 from keras_transformer.importers import marian, pieces
 from keras_transformer.importers.activations import TO_HUGGING_FACE
 from keras_transformer.importers.tables import half_sinusoids
@@ -137,7 +137,7 @@ class Marian(Format):
             source = np.pad(source, [(0, 0), (0, 1)], constant_values=END_ID)
             target = np.pad(target, [(0, 0), (1, 0)], constant_values=BEGIN_ID)
             samples.append({"source_ids": source, "target_ids": target})
-        self.parts: Sequence[Part] = [part_of(ForwardTask(_without_padding(model)), samples)]
+        self.parts: Sequence[Part] = [part_of(LogitsTask(_without_padding(model)), samples)]
 
     def write(self, folder: pathlib.Path, progress: Progress) -> None:
         with progress("writing"):
@@ -169,7 +169,7 @@ class Marian(Format):
                     "The tokenizer that was read back gives other ids. Please report it, with the "
                     "tokenizer's model."
                 )
-        task = ForwardTask(_without_padding(again))
+        task = LogitsTask(_without_padding(again))
         return [task.expected(case) for _, case in calls]
 
 

@@ -29,6 +29,7 @@ from keras_transformer.layers.attention import FORBIDDEN, append
 from keras_transformer.special_ids import BEGIN_ID
 from keras_transformer.types import Tensor
 
+SOURCE_IDS = "source_ids"
 START_IDS = "start_ids"  # source input: the tokens before the first generated one, (B, P) int32
 # The attention heads whose mean weights align target to source: `True` for all heads of the last
 # layer, pairs of layer and head, or `False` for no alignments.
@@ -168,6 +169,14 @@ def call_encoder(encoder: keras.Model, source: Any) -> Any:
 def is_causal(model: Any) -> bool:
     """Returns whether a model continues its source, as a language model does."""
     return [tensor.name for tensor in getattr(model, "inputs", None) or ()] == ["target_ids"]
+
+
+def reads_ids(model: Any) -> bool:
+    """Returns whether the source of a searchable model is `source_ids` (B, S) alone."""
+    inputs = getattr(model, "source_inputs", None)
+    if inputs is None:
+        return True
+    return list(inputs) == [SOURCE_IDS] and "int" in str(inputs[SOURCE_IDS].dtype)
 
 
 class CachedDecoding:

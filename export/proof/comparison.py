@@ -249,6 +249,16 @@ def _compare_tokens(ids: Ids, scores: Array, tokens: Ids, claimed: Array) -> Non
         )
 
 
+def same_tokens(expected: Sequence[tuple[Ids, Array]], found: Sequence[Outputs]) -> list[int]:
+    """Returns the number of lines whose best hypothesis has Keras' tokens, and of all lines."""
+    pairs = [
+        (theirs[theirs > 0].tolist(), ours[ours > 0].tolist())
+        for (ids, _), outputs in zip(expected, found, strict=True)
+        for theirs, ours in zip(ids[:, 0], outputs[signature.TOKEN_IDS][:, 0], strict=True)
+    ]
+    return [sum(one == two for one, two in pairs), len(pairs)]
+
+
 def compare_texts(expected: Outputs, found: Outputs, tolerance: float) -> float:
     """Raises `ExportError` unless strings and scores (B, W) agree, except for tied hypotheses.
 

@@ -20,17 +20,15 @@ from keras_transformer.export.artefact.task_heads import (
     TokenClassification,
     describe_head,
 )
+from keras_transformer.export.model_inputs import longest_input, plain_name, vocab_sizes
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks.samples import (
     MAX_SOURCE_LENGTH,
     check_inputs,
     check_listed,
-    longest_input,
     made_up_inputs,
-    plain_name,
 )
-from keras_transformer.export.tasks.search import vocab_sizes
 from keras_transformer.layers.embeddings import TokenEmbedding
 from keras_transformer.types import Array, Tensor
 

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.model_inputs import has_hidden_table, most_ids, table_sizes
 from keras_transformer.export.staging import ExportError, quoted
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, Ids
@@ -24,10 +25,6 @@ SIZES = ((1, 3), (5, 7), (2, 13))
 # `ops.bincount`.
 SMALL, LARGE = -1, -2
 KINDS = (3, SMALL, LARGE)
-# Attributes of layers that hold the number of their ids.
-TABLES = ("vocab_size", "input_dim")
-# Attributes of layers that hold the number of their positions.
-LENGTHS = ("max_length", "sequence_length")
 # The longest source that an artefact serves, for a model without a limit.
 MAX_SOURCE_LENGTH = 512
 
@@ -76,9 +73,9 @@ def made_up_inputs(
         ExportError: Keras cannot run the model on any of them.
     """
     random, cases = np.random.default_rng(11), []
-    tables, most = _table_sizes(model), most_ids(model)
+    tables, most = table_sizes(model), most_ids(model)
     tamer = [*itertools.product((1, 3, 11), (most or 3, 3, 2))]
-    hidden = None in tables.values() and _has_hidden_table(model)
+    hidden = None in tables.values() and has_hidden_table(model)
     for (batch, length), kind in zip(SIZES, KINDS, strict=True):
         case, failure = {}, ""
         # TensorFlow logs a warning for each number that is no row of a table.
@@ -166,83 +163,3 @@ def check_inputs(case: Any, specs: Specs) -> dict[str, Array]:
 def proof_texts(tokenizer: Tokenizer, longest: int | None) -> list[str]:
     """Returns the `PROOF` texts of at most `longest` tokens with begin or end token."""
     return [text for text in PROOF if len(tokenizer.encode(text)) < (longest or np.inf)]
-
-
-def smallest(model: keras.Model, *names: str) -> int | None:
-    """Returns the smallest positive integer among these attributes of all layers, or `None`."""
-    found = []
-    for layer in [model, *model.layers]:
-        found += [getattr(layer, name, None) for name in names]
-        if isinstance(layer, keras.Model) and layer is not model:
-            found.append(smallest(layer, *names))
-    return _least(found)
-
-
-def longest_input(model: keras.Model) -> int | None:
-    """Returns the longest sequence that a model can read, or `None` for no limit.
-
-    Layers with learned positions limit it. Each strided convolution in front of them multiplies
-    their limit.
-    """
-    found, stride = [getattr(model, name, None) for name in LENGTHS], 1
-    for layer in model.layers:
-        if isinstance(layer, keras.layers.Conv1D):
-            stride *= layer.strides[0]
-        inner = [getattr(layer, name, None) for name in LENGTHS]
-        if isinstance(layer, keras.Model):
-            inner = [longest_input(layer)]
-        found += [size * stride for size in inner if isinstance(size, int)]
-    return _least(found)
-
-
-def _least(sizes: Sequence[Any]) -> int | None:
-    return min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
-
-
-def most_ids(model: keras.Model) -> int | None:
-    """Returns the number of ids of a functional model's inputs; `None` if it reads no table.
-
-    Tables that read something else, such as the numbers of positions, do not count.
-    """
-    # A subclassed model has no inputs.
-    sizes = _table_sizes(model).values() if getattr(model, "inputs", None) else ()
-    return _least(list(sizes)) or smallest(model, *TABLES)
-
-
-def _table_sizes(model: keras.Model) -> dict[str, int | None]:
-    """Returns the size of each input's embedding table, or `None`, by name."""
-    sizes = {plain_name(tensor.name): _table_size(model, tensor) for tensor in model.inputs}
-    if signature.SEGMENT_IDS in sizes:
-        sizes[signature.SEGMENT_IDS] = 3  # padding and two texts
-    return sizes
-
-
-def _table_size(model: keras.Model, tensor: keras.KerasTensor) -> int | None:
-    readers = _readers(model, tensor)
-    found = [most_ids(layer) for layer in readers if isinstance(layer, keras.Model)]
-    found += [getattr(layer, name, None) for layer in readers for name in TABLES]
-    return _least(found)
-
-
-def _readers(model: keras.Model, tensor: keras.KerasTensor) -> list[keras.Layer]:
-    return [
-        layer
-        for layer in model.layers
-        if any(one is tensor for node in layer._inbound_nodes for one in node.input_tensors)
-    ]
-
-
-def _has_hidden_table(model: keras.Model) -> bool:
-    """Returns whether a table reads ids that a layer computes from the inputs."""
-    direct = [layer for tensor in model.inputs for layer in _readers(model, tensor)]
-    known = {id(part) for layer in direct for part in layer._flatten_layers()}
-    return any(
-        isinstance(getattr(layer, name, None), int) and id(layer) not in known
-        for layer in model._flatten_layers()
-        for name in TABLES
-    )
-
-
-def plain_name(name: str) -> str:
-    """Returns a Keras name with "_" for "/" and ":", which TensorFlow puts between parts."""
-    return name.replace("/", "_").replace(":", "_")

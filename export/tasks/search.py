@@ -11,38 +11,28 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.decoding import START_IDS, is_causal
+from keras_transformer.decoding import START_IDS, is_causal, reads_ids
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.model_inputs import longest_input, vocab_sizes
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.tasks.samples import (
     MAX_SOURCE_LENGTH,
     check_inputs,
     check_listed,
-    longest_input,
     made_up_inputs,
-    most_ids,
     random_ids,
     random_start,
 )
 from keras_transformer.padding import pad_rows
 from keras_transformer.search import BeamSearch, Constraint, GreedySearch, Past, Sampling
 from keras_transformer.search.constraints import constrain, start_constraints
-from keras_transformer.search.inputs import EXTRA_LENGTH, model_source, reads_ids, source_specs
+from keras_transformer.search.inputs import EXTRA_LENGTH, model_source, source_specs
 from keras_transformer.search.scores import Scores
-from keras_transformer.text.vocabularies import vocabulary_sizes
 from keras_transformer.training.alignment import with_alignments
 from keras_transformer.types import Array, Ids, Tensor
 
 ExportableSearch: TypeAlias = GreedySearch | BeamSearch | Sampling
 Case: TypeAlias = Mapping[str, Array]
-
-
-def vocab_sizes(model: keras.Model) -> dict[str, int | None]:
-    """Returns `{"source", "target"}` of a searchable model; `None` for a source without ids."""
-    sizes = vocabulary_sizes(model)
-    if sizes["source"] is None and reads_ids(model):
-        sizes["source"] = most_ids(model.encoder)
-    return sizes
 
 
 def _described(constraint: Constraint) -> dict[str, Any]:
@@ -302,12 +292,7 @@ class SearchTask:
         self, expected: Sequence[tuple[Ids, Array]], found: Sequence[Case]
     ) -> list[int]:
         """Returns the number of lines whose best hypothesis has Keras' tokens, and of all lines."""
-        pairs = [
-            (theirs[theirs > 0].tolist(), ours[ours > 0].tolist())
-            for (ids, _), outputs in zip(expected, found, strict=True)
-            for theirs, ours in zip(ids[:, 0], outputs[signature.TOKEN_IDS][:, 0], strict=True)
-        ]
-        return [sum(one == two for one, two in pairs), len(pairs)]
+        return comparison.same_tokens(expected, found)
 
     def manifest_fields(self, cases: Sequence[Case]) -> dict[str, Any]:
         """Returns no fields: only a head adds some."""

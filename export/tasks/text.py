@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.decoding import reads_ids
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.exporter import Case, Rule
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.tasks.samples import proof_texts
 from keras_transformer.export.tasks.search import SearchTask
 from keras_transformer.padding import pad_rows
-from keras_transformer.search.inputs import reads_ids
 from keras_transformer.text.json_tokenizer import JsonTokenizer
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, Ids, Tensor

@@ -22,13 +22,18 @@ from keras_transformer.call_options import (
     check_needs,
     check_option,
 )
-from keras_transformer.decoding import START_IDS, Alignments, ProjectedMemory, SearchModel
+from keras_transformer.decoding import (
+    SOURCE_IDS,
+    START_IDS,
+    Alignments,
+    ProjectedMemory,
+    SearchModel,
+)
 from keras_transformer.layers.checks import check_id_range, check_no_text
 from keras_transformer.special_ids import BEGIN_ID, PAD_ID
 from keras_transformer.text.vocabularies import vocabulary_sizes
 from keras_transformer.types import Array, Tensor
 
-SOURCE_IDS = "source_ids"
 OPTIONS = {**CALL_OPTIONS, **CONSTRAINT_OPTIONS}
 # The inputs that hold ids of the target.
 TARGET_IDS = (START_IDS, *(name for name, option in OPTIONS.items() if option.rank > 1))
@@ -157,12 +162,6 @@ def _check_number(name: str, number: Any, default: Array) -> None:
         )
     if name in OPTIONS:
         check_option(name, number)
-
-
-def reads_ids(model: SearchModel) -> bool:
-    """Returns whether the source is `source_ids` (B, S) alone."""
-    (name, spec), *others = source_specs(model).items()
-    return name == SOURCE_IDS and spec.dtype.is_integer and not others
 
 
 def _source_tensors(model: SearchModel, source: Any) -> Source:

@@ -16,8 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from keras_transformer.decoding import Alignments, Cache, CachedDecoding, Shared, is_causal
-from keras_transformer.search.inputs import reads_ids
+from keras_transformer.decoding import (
+    Alignments,
+    Cache,
+    CachedDecoding,
+    Shared,
+    is_causal,
+    reads_ids,
+)
 from keras_transformer.search.scores import LEAST_LISTED, NOT_LISTED, Scores
 from keras_transformer.special_ids import END_ID, NUM_SPECIAL, PAD_ID
 from keras_transformer.types import Array, Tensor

@@ -19,7 +19,7 @@ from helpers.tiers import quick
 import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model
 from keras_transformer.export.artefact.reader import read_artefact
-from keras_transformer.export.prepare import as_float32
+from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.runtime.session import open_session
 
 pytestmark = [

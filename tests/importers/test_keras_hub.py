@@ -14,7 +14,7 @@ from helpers.hub_tasks import LINES, NEW, hub
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
-from keras_transformer.export.prepare import as_float32
+from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.runtime import Generator, Translator
 from keras_transformer.export.tasks import SearchTask
 from keras_transformer.importers import hub_model, keras_hub

@@ -11,7 +11,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.export import onnx_model, tasks
-from keras_transformer.export.prepare import as_float32
+from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.staging import Progress
 from keras_transformer.training import quantization
 
