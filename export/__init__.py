@@ -8,8 +8,8 @@ Contents:
   proves and seals them;
 - `onnx_model`, `saved_model`, `ctranslate2_model`, `marian_folder` and `triton`, one exporter
   each; `attention`, which exports a translator's attention with `onnx_model`;
-- `arguments`, the arguments of exporters and their common checks; `prepare`, the table of rules, and
-  from arguments to a task; `float32`, copies of models; `model_inputs`, what a model reads;
+- `arguments`, the arguments of exporters and their common checks; `prepare`, the table of rules,
+  and from arguments to a task; `float32`, copies of models; `model_inputs`, what a model reads;
   `encoder_decoder`, shared by the exporters to other engines; `staging`, atomic writes of folders;
 - `tasks`, the functions to export; `graph`, passes over an ONNX graph; `text_model` and
   `text_graph`, the ONNX file from strings to strings;
@@ -21,9 +21,9 @@ Contents:
   `ray_cluster`, Ray for both; `web`, JavaScript for browsers.
 
 Imports: all of this package. `runtime` needs no framework, so exporters are imported on first use.
-They need Keras; those that trace need TensorFlow, too. A new exporter is one file with a `Format` and one
-line in `_EXPORTERS`: docs/architecture.md has an example. A new rule of arguments is one row in
-`prepare`, or beside its feature. A new task is one class in `tasks`.
+They need Keras; those that trace need TensorFlow, too. A new exporter is one file with a `Format`
+and one line in `_EXPORTERS`: docs/architecture.md has an example. A new rule of arguments is one
+row in `prepare`, or beside its feature. A new task is one class in `tasks`.
 """
 
 from importlib import import_module

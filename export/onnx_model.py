@@ -95,7 +95,8 @@ def export_onnx(
             column of a weight. Its inputs share a scale, so a sentence may change a little in
             another batch, except in the encoder of a `SpeechSearch`. "int16x8" has the same
             weights, but rounds inputs to 16 bits. "weight_int8" and "weight_int4" have a scale for
-            every 32 rows of a column. They are closer to float32 and smaller, for large models.
+            every 32 rows of a column. They are closer to float32 and smaller, for large models, and
+            run on GPUs, too.
             Weights of convolutions stay float32. If nothing can be reduced, the export warns and
             the manifest says "float32". Defaults to "float32".
         head: meaning of the outputs of a model without search: `Classification`,

@@ -21,7 +21,8 @@ from keras_transformer.types import StrPath
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 CUDA_GRAPH = "enable_cuda_graph"  # its option
-PRECISIONS_FOR_CUDA = ("float32", "float16")
+# CUDA has kernels for products with weights in blocks, and none that rounds inputs to 8 bits.
+PRECISIONS_FOR_CUDA = ("float32", "float16", "weight_int8", "weight_int4")
 # Providers that compute in float16. Others emulate it, or leave it to the CPU, which emulates it.
 _PROVIDERS_FOR_FLOAT16 = (
     CUDA,
@@ -257,7 +258,8 @@ def choose_providers(providers: list[Any] | None, precision: str) -> list[Any]:
     if precision not in PRECISIONS_FOR_CUDA and first == CUDA:
         raise ProviderError(
             f"this artefact has precision {precision!r}, whose integer products {CUDA} leaves to "
-            f"the CPU. Pass providers=[{CPU!r}], or export it with precision='float16'."
+            f"the CPU. Pass providers=[{CPU!r}], or export it with precision='float16' or "
+            "precision='weight_int8'."
         )
     return list(providers)
 

@@ -37,6 +37,7 @@ SEARCHES = {
     "greedy": (exports.GREEDY, "translate", {}),
     "beam": (kt.BeamSearch(3, 0.6, constraints=RULES, **RECORDS), "translate", ASKED),
     "sampling": (exports.SAMPLING, "generate", {}),
+    "beam, weights in 8 bits": (exports.BEAM, "translate", {"precision": "weight_int8"}),
 }
 
 
