@@ -173,6 +173,17 @@ class Batches(keras.utils.PyDataset):
         """
         return self._plan.iterate(epoch, batch)
 
+    def count_shapes(self, batches: int = 200) -> int:
+        """Returns the number of different shapes among the first batches of the next epoch.
+
+        XLA compiles a training step once for each. `static_shapes` makes them few.
+
+        Args:
+            batches: int, the number of batches to look at. Defaults to 200.
+        """
+        first = itertools.islice(self.iterate(self.epoch), batches)
+        return len({tuple(x.shape for x in keras.tree.flatten(batch)) for batch in first})
+
     def seek(self, epoch: int, batch: int = 0) -> None:
         """Sets the epoch of the next pass.
 

@@ -25,6 +25,7 @@ import functools
 import inspect
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -48,6 +49,8 @@ from keras_transformer.training.model_losses import ModelLoss
 from keras_transformer.training.optimizers import build_optimizer, clips, inner_optimizer
 from keras_transformer.types import StrPath
 
+# `fit` warns if XLA compiles more programs than this.
+MANY_SHAPES = 15
 # TensorFlow's errors for an id beyond a table, and for a label beyond the logits.
 _WRONG_ID = (
     r"indices\[[\d,]*\] = (?:\[\d+, )?(-?\d+)\]? "
@@ -95,6 +98,7 @@ class DistributedModel(keras.Model):
         tokenizers = _tokenizers_of(x)
         if tokenizers:
             record_digests(self, digests(tokenizers))
+        _warn_of_shapes(self, x)
         with _clear_id_errors():
             return super().fit(x, y, *args, class_weight=class_weight, **kwargs)
 
@@ -164,6 +168,21 @@ class DistributedModel(keras.Model):
 def _tokenizers_of(data: Any) -> Mapping[str, Any]:
     """Returns the tokenizers of a dataset of this package, by side."""
     return getattr(getattr(data, "batches", None), "tokenizers", {})
+
+
+def _warn_of_shapes(model: keras.Model, data: Any) -> None:
+    """Warns if XLA will compile the training step for many shapes of a dataset of this package."""
+    batches = getattr(data, "batches", None)
+    if not hasattr(batches, "count_shapes") or not model.jit_compile:
+        return
+    count = batches.count_shapes()
+    if count > MANY_SHAPES:
+        warnings.warn(
+            f"XLA compiles this model anew for each shape of a batch, and the first batches have "
+            f"{count} shapes. Pass static_shapes=True to the function that makes the batches: then "
+            "there is one shape for each bucket of lengths. Each takes seconds to a minute.",
+            stacklevel=4,
+        )
 
 
 def _check_data(model: keras.Model, x: Any, y: Any = None) -> None:

@@ -139,6 +139,33 @@ def test_static_shapes_are_the_buckets(tokenizer):
     train = kt.translation_batches(SOURCE, TARGET, tokenizer, 211, **options)
     shapes = {tuple(labels.shape) for _, labels in train}
     assert shapes == {(211 // 13, 13), (211 // 29, 29)}
+    assert train.batches.count_shapes() == 2
+
+
+def test_shapes_are_counted_without_a_step_of_the_epoch(tokenizer):
+    batches = kt.translation_batches(SOURCE, TARGET, tokenizer, 211).batches
+    shapes = [(*(x.shape for x in inputs.values()), y.shape) for inputs, y in batches.iterate(0)]
+    assert batches.count_shapes() == len(set(shapes)) > batches.count_shapes(3) > 0
+    assert batches.epoch == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "jit_compile", "warns"),
+    [({}, True, True), ({"static_shapes": True}, True, False), ({}, False, False)],
+)
+def test_fit_warns_of_many_shapes_that_xla_compiles(
+    tokenizer, monkeypatch, recwarn, options, jit_compile, warns
+):
+    lines = ["a " * n for n in range(1, 40)]
+    train = kt.translation_batches(lines, lines, tokenizer, 97, max_length=None, **options)
+    model = kt.Transformer(tokenizer.vocab_size, 1, 6, 2, 7)
+    model.compile("adam", kt.SequenceCrossentropy(), jit_compile=jit_compile)
+    monkeypatch.setattr(keras.Model, "fit", lambda *args, **kwargs: None)
+    model.fit(train)
+    texts = [str(one.message) for one in recwarn if "XLA compiles" in str(one.message)]
+    count = train.batches.count_shapes()
+    assert len(texts) == warns
+    assert not warns or (f" {count} shapes. Pass static_shapes=True" in texts[0])
 
 
 def test_the_seed_decides_the_order_of_the_batches(tokenizer):
