@@ -182,7 +182,8 @@ def token_crossentropy(logits: Tensor, labels: Tensor, label_smoothing: float = 
     if label_smoothing:  # without it, a logit of -inf (a class masked out) would give 0 * inf
         loss = loss - label_smoothing * ops.mean(constant, axis=-1, keepdims=True)  # (N, 1)
     probabilities = ops.softmax(constant)  # (N, V)
-    positions = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), labels], axis=-1)
+    # A comparison and no scatter, so that XLA computes the gradient in one pass over (N, V).
+    is_label = ops.arange(ops.shape(logits)[-1], dtype="int32") == labels[:, None]  # (N, V)
     at_label = ops.take_along_axis(probabilities, labels[:, None], axis=-1) - (
         1.0 - label_smoothing * (1.0 - 1.0 / vocabulary)
     )  # (N, 1)
@@ -195,8 +196,7 @@ def token_crossentropy(logits: Tensor, labels: Tensor, label_smoothing: float = 
             *args: Tensor, upstream: Tensor = None
         ) -> Tensor:  # backends call it differently
             upstream = args[0] if upstream is None else upstream  # (N, 1)
-            result = probabilities - label_smoothing / vocabulary  # (N, V)
-            result = ops.scatter_update(result, positions, at_label[:, 0])
+            result = ops.where(is_label, at_label, probabilities - label_smoothing / vocabulary)
             return ops.where(upstream != 0, result * upstream, 0.0)  # padding may be NaN
 
         return loss, gradient

@@ -156,6 +156,22 @@ def test_token_crossentropy_of_equal_logits_is_the_logarithm_of_the_vocabulary()
     np.testing.assert_allclose(ops.convert_to_numpy(loss), np.log(7), rtol=1e-6)
 
 
+def test_xla_compiles_the_gradient_without_a_scatter():
+    tf = pytest.importorskip("tensorflow")
+    labels = np.arange(5, dtype="int32")
+
+    def gradient(logits):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            loss = tf.reduce_sum(token_crossentropy(logits, labels, EPSILON))
+        return tape.gradient(loss, logits)
+
+    compiled = tf.function(gradient, jit_compile=True, autograph=False)
+    read = compiled.experimental_get_compiler_ir(tf.ones((5, 7)))
+    program = read(stage="optimized_hlo")
+    assert "f32[5,7]" in program and "scatter" not in program
+
+
 def test_wrong_smoothing_shapes_and_weights_are_refused():
     for smoothing in (-0.1, 1.0):
         with pytest.raises(ValueError, match="label_smoothing must be in"):
