@@ -86,6 +86,7 @@ __all__ = [
     "generate",
     "importers",
     "language_model_batches",
+    "layout_map",
     "padding_mask",
     "pair_batches",
     "quantization_aware",
@@ -159,6 +160,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.training.quantization import quantization_aware
     from keras_transformer.training.resume import Run
     from keras_transformer.training.schedules import InverseSquareRootWarmup
+    from keras_transformer.training.sharding import layout_map
     from keras_transformer.translation import distil, generate, translate
 
 with _where_installed():  # Keras and sentencepiece

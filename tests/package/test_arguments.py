@@ -874,6 +874,7 @@ ELSEWHERE: dict[str, str] = {
     "CheckpointAveraging": "training/test_checkpoints.py",
     "Run": "training/test_resume.py",
     "average_checkpoints": "training/test_checkpoints.py",
+    "layout_map": "training/test_sharding.py",
     "quantization_aware": "training/test_quantization.py",
     "speech_batches": "training/test_whisper_fine_tuning.py",
 }
