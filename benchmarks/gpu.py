@@ -1,26 +1,32 @@
-"""Correctness, training and serving on a GPU.
+"""Correctness, training and serving on a GPU, in parts of a few minutes.
 
-    python benchmarks/gpu.py [--folder DIR] [--multi30k DIR] [--quick] [--output FILE.json]
+    python benchmarks/gpu.py --parts PART... [--folder DIR] [--multi30k DIR] [--output FILE.json]
     python benchmarks/gpu.py --make DIR          # on a machine with TensorFlow: for --folder
-    python benchmarks/gpu.py --device cpu --quick
+    python benchmarks/gpu.py --device cpu --quick --parts correctness serving training strategy
+
+Run one part after another with the same `--output`, by default `results/gpu-NAME.json` with the
+name of the GPU. Each part is written when it is done, and a later call skips it, so a stopped run
+goes on where it stopped; `--again` measures it anew. Minutes are predicted for an H100:
+
+- correctness (3 minutes): every layer and model against the float64 NumPy reference of the tests,
+  on new random inputs, in float32, tf32, bfloat16 and float16. Errors are relative to the
+  reference.
+- serving (5): loop, steps, and steps as CUDA graphs, greedy and beam 4, beside CTranslate2 and
+  PyTorch with the same weights, sentences and forced lengths. A profile proves that the requested
+  provider did the work.
+- training (3): tokens/s of `fit` beside compiled `torch.nn.Transformer`; see
+  benchmarks/training.py. The rate is measured with a large product of the same precision.
+- strategy (3): tokens/s of `fit` under a `MirroredStrategy` of one and of two devices, beside `fit`
+  without one. A single GPU is split in two.
+- replicas (1): one update on two replicas against the same update on one.
+- quality (10 for each of `--seeds`): Transformer-Tiny on Multi30k by examples/translate.py, minutes
+  and BLEU; with --multi30k.
 
 Layers run on each of TensorFlow, JAX and PyTorch that sees the GPU (`KERAS_BACKEND` chooses one).
 Serving requires only onnxruntime-gpu. No network is used. Wheels (*.whl) in `--folder` are unpacked
 into a temporary folder and used. `--make` writes the models for serving into such a folder. Parts
-with a missing requirement are skipped, and the report gives the reason:
-
-- correctness: every layer and model against the float64 NumPy reference of the tests, on new random
-  inputs, in float32, tf32, bfloat16 and float16. Errors are relative to the reference.
-- training: tokens/s beside compiled `torch.nn.Transformer`; see benchmarks/training.py. The rate is
-  measured with a large product of the same precision.
-- serving: ONNX Runtime beside CTranslate2 and PyTorch, if they run here, with the same weights,
-  sentences and forced lengths. A profile proves that the requested provider did the work.
-- replicas: one update on two replicas against the same update on one; two GPUs, or one GPU split
-  into two logical devices.
-- quality: Transformer-Tiny on Multi30k by examples/translate.py, minutes and BLEU; with --multi30k.
-
-`--device cpu` runs correctness and serving on the CPU, and other parts if `--parts` names them. On
-a GPU the report is `results/gpu-NAME.json` unless `--output` names a file.
+with a missing requirement are skipped, and the report gives the reason. `--device cpu` runs
+correctness and serving on the CPU, and other parts if `--parts` names them.
 """
 
 import importlib.util
@@ -28,6 +34,7 @@ import json
 import os
 import re
 import secrets
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,10 +45,10 @@ import bench
 import devices
 from bench import Missing, WorkerError
 from gpu_serving import SERVING, make, serving
-from gpu_training import MINIATURE, TRAINING, train
+from gpu_training import BATCHES, MINIATURE, TRAINED, TRAINING, strategy, train
 from markdown_tables import Table, table
 
-PARTS = ("correctness", "training", "serving", "replicas", "quality")
+PARTS = ("correctness", "serving", "training", "strategy", "replicas", "quality")
 CPU_PARTS = ("correctness", "serving")
 GOAL = 41.02  # BLEU on test.2016, the published text-only Transformer-Tiny
 
@@ -91,12 +98,20 @@ REPLICAS = Table(
 
 
 def quality(args):
-    """Trains Transformer-Tiny on Multi30k; returns minutes and BLEU."""
+    """Trains Transformer-Tiny on Multi30k once for each seed; returns minutes and BLEU."""
     if args.multi30k is None:
         raise Missing("--multi30k names no folder with train.en, train.de, valid.*, test.2016.*")
-    output = args.runs / "gpu-multi30k"
+    rows = [trained(args, seed) for seed in args.seeds]
+    names = rows[0]["bleu"]
+    mean = {name: statistics.mean(row["bleu"][name] for row in rows) for name in names}
+    return {"rows": rows, "mean_bleu": mean, "goal": GOAL}
+
+
+def trained(args, seed):
+    """Runs examples/translate.py with one seed; returns minutes and BLEU."""
+    output = args.runs / f"gpu-multi30k-{seed}"
     command = [sys.executable, str(bench.ROOT / "examples" / "translate.py")]
-    command += ["--data", str(args.multi30k), "--output", str(output), "--seed", "1"]
+    command += ["--data", str(args.multi30k), "--output", str(output), "--seed", str(seed)]
     bpe = any("bpe" in part for part in (args.multi30k.name, args.multi30k.parent.name))
     command += ["--preset", "tiny", *(["--undo-bpe", "--bleu-tokenize", "none"] if bpe else [])]
     start = time.perf_counter()
@@ -107,20 +122,26 @@ def quality(args):
     metrics = json.loads((output / "metrics.json").read_text("utf-8"))
     names = ("epochs", "minutes", "tokens_per_second", "chosen_on_validation", "versions")
     scores = {name: score["bleu"] for name, score in metrics["scores"].items()}
-    found = {name: metrics[name] for name in names} | {"bleu": scores, "goal": GOAL}
+    found = {"seed": seed, **{name: metrics[name] for name in names}, "bleu": scores}
     return found | {"minutes_with_choice": (time.perf_counter() - start) / 60}
 
 
 def quality_table(part):
-    heads = ["epochs", "minutes of training", "minutes in all", *part["bleu"]]
-    cells = [part["epochs"], part["minutes"], part["minutes_with_choice"]]
-    return table(heads, [[*cells, *(f"{score:.2f}" for score in part["bleu"].values())]])
+    heads = ["seed", "epochs", "minutes of training", "minutes in all", *part["mean_bleu"]]
+    lines = [
+        [row["seed"], row["epochs"], row["minutes"], row["minutes_with_choice"]]
+        + [f"{score:.2f}" for score in row["bleu"].values()]
+        for row in part["rows"]
+    ]
+    mean = [f"{score:.2f}" for score in part["mean_bleu"].values()]
+    return table(heads, [*lines, ["mean", None, None, None, *mean]])
 
 
 DO = dict(
     correctness=(correctness, correctness_table),
     training=(train, TRAINING),
     serving=(serving, SERVING),
+    strategy=(strategy, TRAINING),
     replicas=(replicas, REPLICAS),
     quality=(quality, quality_table),
 )
@@ -175,6 +196,10 @@ def parse_arguments(argv):
         help="miniature sizes: checks that everything runs, without useful times",
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, help="default: all; two on a CPU")
+    parser.add_argument("--again", action="store_true", help="measure parts of --output anew")
+    parser.add_argument("--sizes", nargs="+", choices=BATCHES, default=["base"])
+    parser.add_argument("--precisions", nargs="+", choices=TRAINED, default=["bfloat16"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="of quality")
     parser.add_argument("--folder", type=Path, help="folder with artefacts and wheels")
     parser.add_argument("--make", type=Path, metavar="DIR", help="write artefacts to DIR and stop")
     parser.add_argument("--multi30k", type=Path, help="folder of Multi30k, for the part quality")
@@ -202,6 +227,16 @@ def backends(args):
     return found[:1] if args.device == "cpu" else found
 
 
+def parts_done(output, report):
+    """Returns the finished parts of an earlier report of the same device and size."""
+    if not output or not output.exists():
+        return {}
+    earlier = json.loads(output.read_text("utf-8"))
+    if any(earlier.get(name) != report[name] for name in ("device", "quick")):
+        raise SystemExit(f"{output} is of {earlier.get('device')}: name another --output")
+    return {name: one for name, one in earlier["parts"].items() if one["status"] == "done"}
+
+
 def main(argv=None):
     args = parse_arguments(argv)
     with tempfile.TemporaryDirectory() as packages:
@@ -216,7 +251,8 @@ def main(argv=None):
             slug = re.sub(r"[^a-z0-9]+", "-", name.split(",")[0].lower()).strip("-")
             args.output = bench.RESULTS / f"gpu-{slug}.json"
         report |= {"rounds": args.rounds, "backends": args.backends, "parts": {}}
-        for part in args.parts:
+        report["parts"] = {} if args.again else parts_done(args.output, report)
+        for part in [one for one in args.parts if one not in report["parts"]]:
             print(f"\n## {part} on {name}\n", flush=True)
             found = report["parts"][part] = do(args, part)
             done = "reason" not in found

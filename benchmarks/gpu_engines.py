@@ -21,21 +21,30 @@ def nodes_by_provider(task):
     `provider` in the time of all nodes. Loops are excluded, because their bodies are counted.
     """
     devices.use_checkout()
-    import onnxruntime
-
     from keras_transformer.export.artefact.reader import read_artefact
+    from keras_transformer.export.runtime import session as runtime
+    from keras_transformer.export.runtime.steps_session import StepsSession
 
-    model, provider = read_artefact(task["folder"]).model_path, PROVIDERS[task["device"]]
-    options = onnxruntime.SessionOptions()
-    options.enable_profiling = True
-    options.log_severity_level = 4
-    options.intra_op_num_threads = task["threads"]
+    artefact, provider = read_artefact(task["folder"]), PROVIDERS[task["device"]]
     with tempfile.TemporaryDirectory() as folder:
-        options.profile_file_prefix = os.path.join(folder, "profile")
-        session = onnxruntime.InferenceSession(model, options, providers=[provider])
-        sources = np.full((2, 7), 5, "int32")
-        session.run(["token_ids"], {"source_ids": sources})
-        events = json.loads(Path(session.end_profiling()).read_text("utf-8"))
+
+        def profiled(*arguments):
+            options = made(*arguments)
+            options.enable_profiling = True
+            options.log_severity_level = 4
+            options.profile_file_prefix = os.path.join(folder, "profile")
+            return options
+
+        made = runtime.session_options
+        runtime.session_options = profiled
+        session = runtime.open_session(artefact, [provider], threads=task["threads"])
+        session.run(None, {"source_ids": np.full((2, 7), 5, "int32")})
+        parts = [session]
+        if isinstance(session, StepsSession):
+            parts = [session.first, session.step]
+        files = [part.end_profiling() for part in parts]
+        events = [event for file in files for event in json.loads(Path(file).read_text("utf-8"))]
+    model = artefact.folder.name
     nodes = [
         (event["args"]["op_name"], event["args"]["provider"], event["dur"])
         for event in events
@@ -48,7 +57,7 @@ def nodes_by_provider(task):
     time_there = sum(node[2] for node in nodes) - sum(node[2] for node in elsewhere)
     heavy = {op for op, _, _ in elsewhere if any(name in op for name in PRODUCTS)}
     return {
-        "provider": session.get_providers()[0],
+        "provider": parts[-1].get_providers()[0],
         "nodes": len(nodes),
         "nodes_elsewhere": len(elsewhere),
         "operators_elsewhere": sorted({node[0] for node in elsewhere}),

@@ -5,6 +5,7 @@ they never write an end token.
 """
 
 import contextlib
+import itertools
 import json
 from pathlib import Path
 
@@ -33,17 +34,18 @@ def make(task):
         export.export_ctranslate2(model, folder / "ctranslate2", verbose=False)
         written.append("ctranslate2")
     searches = {"greedy": kt.GreedySearch(), "beam4": kt.BeamSearch(4, 0.6)}
-    for precision in task["precisions"]:
-        for name, search in searches.items():
-            written.append(f"{name}-{precision}")
-            export.export_onnx(
-                model,
-                folder / written[-1],
-                search=search,
-                precision=precision,
-                max_length=task["length"],
-                verbose=False,
-            )
+    kinds = itertools.product(task["precisions"], searches, ("loop", "steps"))
+    for precision, name, layout in kinds:
+        written.append(f"{name}-{layout}-{precision}")
+        export.export_onnx(
+            model,
+            folder / written[-1],
+            search=searches[name],
+            precision=precision,
+            layout=layout,
+            max_length=task["length"],
+            verbose=False,
+        )
     return {"folder": str(folder), "written": written}
 
 

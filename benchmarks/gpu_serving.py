@@ -4,6 +4,8 @@ All hypotheses have the same forced length, so every engine does the same work. 
 checks that the engines write the same tokens, and that no product ran on the CPU.
 """
 
+import hashlib
+import itertools
 import json
 import statistics
 import tempfile
@@ -38,6 +40,9 @@ def serving(args):
     wrong = [row for row in rows if row["cpu_products"] or row["agreement"] not in (None, 1.0)]
     if precision != "float32":  # rounding decides between almost equally likely tokens
         wrong = [row for row in wrong if row["cpu_products"]]
+    for (beam, batch), cells in bench.grouped(rows, "beam", "batch").items():
+        if len({row["tokens"] for row in cells}) > 1:
+            wrong.append(f"loop, steps and graphs write other tokens: {beam=}, {batch=}")
     return {"rows": rows, "left_out": left_out, "wrong": wrong, "precision": precision}
 
 
@@ -63,7 +68,10 @@ def serve_one(args, path, manifest, left_out):
     task = dict(device=args.device, threads=args.threads, clock="wall", beam_width=beam)
     task |= dict(precision=manifest["precision"], length_penalty=0.6, folder=str(path))
     task |= dict(forced_length=manifest["limits"]["target_length"])
-    tasks = {"ours": task}
+    name = "two files" if manifest.get("layout") == "steps" else "ours"
+    tasks = {name: task}
+    if name == "two files" and args.device == "gpu":
+        tasks["graphs"] = task | {"graphs": True}
     tasks |= {rival: task | {"folder": str(path.parent / rival)} for rival in RIVALS}
     # No backend: serving needs none, and it would hold memory.
     environment = devices.environment(args.device, args.threads, None, args.packages)
@@ -77,36 +85,39 @@ def serve_one(args, path, manifest, left_out):
         for batch in args.batches:
             answers = bench.in_turn(opened, args.rounds, batches=[sources[:batch].tolist()])
             cell = {"artefact": path.name, "beam": beam, "batch": batch, **facts}
-            for rival in [name for name in opened if name != "ours"] or [None]:
-                rows.append(cell | serving_figures(answers, rival))
+            rivals = [each for each in opened if each in RIVALS] or [None]
+            for engine, rival in itertools.product(set(opened) - set(RIVALS), rivals):
+                rows.append({**cell, "engine": engine, **serving_figures(answers, engine, rival)})
                 print(rows[-1], flush=True)
     return rows
 
 
-def serving_figures(answers, rival):
-    """Computes the medians of one cell, and the share of equal tokens."""
+def serving_figures(answers, engine, rival):
+    """Computes the medians of one cell, the share of equal tokens, and a hash of ours."""
     row, ids, speeds = {"rival": rival, "agreement": None}, {}, {}
-    for prefix, name in (("", "ours"), ("rival_", rival)):
+    for prefix, name in (("", engine), ("rival_", rival)):
         if name is None:
             return row
         found = answers[name]
         seconds = [sum(each["seconds"]) for each in found]
         (ids[name],) = found[-1]["ids"]
+        row.setdefault("tokens", hashlib.sha256(str(ids[engine]).encode()).hexdigest()[:16])
         speeds[name] = [sum(map(len, ids[name])) / one for one in seconds]
         row |= {
             f"{prefix}milliseconds": 1e3 * statistics.median(seconds),
             f"{prefix}tokens_per_second": statistics.median(speeds[name]),
             f"{prefix}peak_memory_mb": found[-1]["peak_mb"] * 2**20 / 1e6,
         }
-    rows = zip(ids["ours"], ids[rival], strict=True)
+    rows = zip(ids[engine], ids[rival], strict=True)
     same = [one == two for pair in rows for one, two in zip(*pair, strict=True)]
-    row["speedup"] = bench.ratio(speeds["ours"], speeds[rival])
+    row["speedup"] = bench.ratio(speeds[engine], speeds[rival])
     return row | {"agreement": statistics.mean(same)}
 
 
 SERVING = Table(
     [
         ("artefact", "{artefact}"),
+        ("engine", "{engine}"),
         ("provider", "{provider}"),
         ("beam", "{beam}"),
         ("batch", "{batch}"),

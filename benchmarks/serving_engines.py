@@ -6,6 +6,7 @@ only the framework that it needs. A new engine is a row in `ENGINES`. A task has
 - engine, folder, threads and precision
 - device: "cpu" or "gpu". Defaults to "cpu".
 - beam_width, length_penalty, forced_length: the search, for engines whose files do not hold it
+- graphs: whether steps are recorded as CUDA graphs. Defaults to `False`.
 - clock: "wall" or "cpu"
 """
 
@@ -39,7 +40,8 @@ def ours(task):
     if task.get("device") == "gpu":
         with contextlib.suppress(ModuleNotFoundError):
             import torch  # noqa: F401  # loads CUDA libraries if no other package does
-    session = open_session(read_artefact(task["folder"]), [provider], threads=task["threads"])
+    chosen = (provider, {"enable_cuda_graph": "1"}) if task.get("graphs") else provider
+    session = open_session(read_artefact(task["folder"]), [chosen], threads=task["threads"])
 
     def translate(rows):
         token_ids, _ = session.run(None, {"source_ids": pad_rows(rows)})
@@ -119,7 +121,13 @@ def pytorch(task):
     return lambda rows: translator.search(pad_rows(rows), *options)[0][:, 0].tolist()
 
 
-ENGINES = {"ours": ours, "two files": ours, "ctranslate2": ctranslate2, "torch": pytorch}
+ENGINES = {
+    "ours": ours,
+    "two files": ours,
+    "graphs": ours,
+    "ctranslate2": ctranslate2,
+    "torch": pytorch,
+}
 
 
 def serve(task):

@@ -3,6 +3,7 @@
 Shapes: B batch, T target length.
 """
 
+import contextlib
 import time
 
 import devices
@@ -12,9 +13,31 @@ from training_engines import DROPOUT, RATE, SMOOTHING, random_batch
 
 import keras_transformer as kt
 
+# Engines that train ours under a strategy of so many devices.
+REPLICAS = {"one replica": 1, "two replicas": 2}
+
 
 def engine(task):
     """Returns the number of parameters, and a function that trains for a round."""
+    with scope(task):
+        return made_engine(task)
+
+
+def scope(task):
+    """Returns the scope of a `MirroredStrategy`, for the engines of `REPLICAS`."""
+    if task["engine"] not in REPLICAS:
+        return contextlib.nullcontext()
+    import tensorflow as tf
+    from gpu_replicas import two_devices
+
+    names, reduction = [f"{task['device'].upper()}:0"], None
+    if task["engine"] == "two replicas":
+        names, reduction = two_devices(tf, task["device"])
+    return tf.distribute.MirroredStrategy(names, cross_device_ops=reduction).scope()
+
+
+def made_engine(task):
+    """Makes and compiles the model of an engine; see `engine`."""
     keras.utils.set_random_seed(task["seed"])
     if task["engine"] == "keras_hub":
         model = keras_hub_model(task)
@@ -34,6 +57,7 @@ def engine(task):
         return model.count_params(), plain_loop(model, task)
     # XLA halves the speed of TensorFlow on CPUs; JAX always uses it.
     xla = task["device"] == "gpu" and keras.backend.backend() == "tensorflow"
+    xla = xla and task["engine"] not in REPLICAS  # XLA compiles for one device
     compiled = keras.backend.backend() == "jax" or xla
     model.compile(
         keras.optimizers.Adam(RATE, 0.9, 0.98, 1e-9),

@@ -1,6 +1,8 @@
 """`benchmarks/gpu.py` on the CPU, and the counts behind figures of `benchmarks/training.py`."""
 
+import collections
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -10,24 +12,34 @@ import sys
 import numpy as np
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 LAYERS = {"MultiHeadAttention", "AdditiveAttention", "FeedForward", "TokenEmbedding"}
 LAYERS |= {"SinusoidalPositionEncoding", "LearnedPositionEncoding", "RotaryPositionEncoding"}
 LAYERS |= {"EncoderBlock", "DecoderBlock", "TransformerEncoder", "CausalTransformer", "Transformer"}
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    pytest.importorskip("tensorflow", reason="the artefact is made with TensorFlow")
-    path = tmp_path_factory.mktemp("gpu") / "report.json"
+def run(path, *parts):
+    """Runs parts of gpu.py in miniature on the CPU; returns the report and what was printed."""
     command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--device", "cpu", "--quick"]
-    command += ["--threads", "1", "--output", str(path)]
+    command += ["--threads", "1", "--output", str(path), "--parts", *parts]
     environment = {**os.environ, "KERAS_BACKEND": "tensorflow"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert path.exists(), result.stdout[-3000:] + result.stderr[-3000:]
     found = json.loads(path.read_text("utf-8"))
     assert result.returncode == 0, json.dumps(found["parts"], indent=1)[-5000:]
+    return found, result.stdout
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """A report that two calls made, the second of which finds the first one's part."""
+    pytest.importorskip("tensorflow", reason="the artefact is made with TensorFlow")
+    path = tmp_path_factory.mktemp("gpu") / "report.json"
+    first, _ = run(path, "correctness")
+    found, printed = run(path, "correctness", "serving", "strategy", "quality")
+    assert found["parts"]["correctness"] == first["parts"]["correctness"]
+    assert "## correctness" not in printed and "## serving" in printed
     return found
 
 
@@ -56,13 +68,30 @@ def test_serving_ran_on_the_provider_and_the_engines_agree(report):
     part = report["parts"]["serving"]
     assert part["status"] == "done"
     rivals = {name for name in ("ctranslate2", "torch") if importlib.util.find_spec(name)}
-    cells = {(row["beam"], row["batch"], row["rival"]) for row in part["rows"]}
-    assert cells == {(w, b, r) for w in (1, 4) for b in (1, 5) for r in rivals or {None}}
+    cells = {(row["beam"], row["batch"], row["engine"], row["rival"]) for row in part["rows"]}
+    engines = ("ours", "two files")  # graphs need CUDA
+    assert cells == {*itertools.product((1, 4), (1, 5), engines, rivals or {None})}
+    same = collections.defaultdict(set)
+    for row in part["rows"]:
+        same[row["beam"], row["batch"]].add(row["tokens"])
+    assert all(len(tokens) == 1 for tokens in same.values())
     for row in part["rows"]:
         assert row["provider"] == "CPUExecutionProvider"
         assert row["share"] == 1.0 and not row["cpu_products"] and row["nodes"] > 0
         assert row["tokens_per_second"] > 0
         assert row["agreement"] == (1.0 if row["rival"] else None)
+
+
+def test_fit_trains_under_a_strategy_and_a_missing_data_set_is_named(report):
+    part = report["parts"]["strategy"]
+    assert part["status"] == "done"
+    pairs = [(row["engine"], row["rival"]) for row in part["rows"]]
+    assert pairs == [("one replica", "ours"), ("two replicas", "ours")]
+    assert all(
+        row["tokens_per_second"] > 0 and row["speedup"] > 0 for row in part["rows"]
+    )
+    quality = report["parts"]["quality"]
+    assert quality["status"] == "left out" and "--multi30k" in quality["reason"]
 
 
 def test_the_report_names_versions_date_and_device(report):
