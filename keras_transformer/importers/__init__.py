@@ -3,14 +3,14 @@
 An origin is a table of its tensors and their places in our models, of its special ids and settings.
 `tables` reads any table: it accounts for every tensor, makes the model and assigns the weights.
 Exporters read the same tables backwards. The origins are `bergamot`, `bert`, `ctranslate2`,
-`fairseq`, `gpt2`, `marian`, `opennmt`, `torch_transformer` and `whisper`. `keras_hub` copies no
-weights: its models (`hub_model`) share the layers of KerasHub.
+`distilbert`, `fairseq`, `gpt2`, `marian`, `opennmt`, `roberta`, `torch_transformer`, `whisper` and
+`xlm_roberta`. `keras_hub` copies no weights: its models (`hub_model`) share the layers of KerasHub.
 
 Readers of files give named tensors to a table: `checkpoint`, `marian_binary`,
 `marian_shortlist`, `ctranslate2_binary`.
 `mapping` has the order of special rows and the assignment of weights, `activations` their names,
-`pieces` and `speech_tokens` tokenizers with our ids. `bert_heads` has the heads of `bert`, and
-`trial` runs a sentence through the export of an import.
+`pieces` and `speech_tokens` tokenizers with our ids. `encoders` has the table of `bert` and its
+relatives, which list only other names, and `bert_heads` their heads. `trial` runs a sentence through the export of an import.
 
 Importers need NumPy, Keras and this package, and `safetensors` to read a file. They need the
 origin's library only for KerasHub and for PyTorch's own files. A new origin is one file with a
@@ -21,13 +21,16 @@ from keras_transformer.importers import (
     bergamot,
     bert,
     ctranslate2,
+    distilbert,
     fairseq,
     gpt2,
     keras_hub,
     marian,
     opennmt,
+    roberta,
     torch_transformer,
     whisper,
+    xlm_roberta,
 )
 from keras_transformer.importers.mapping import assign_weights
 from keras_transformer.importers.speech_tokens import SpeechSettings, speech_search
@@ -38,12 +41,15 @@ __all__ = [
     "bergamot",
     "bert",
     "ctranslate2",
+    "distilbert",
     "fairseq",
     "gpt2",
     "keras_hub",
     "marian",
     "opennmt",
+    "roberta",
     "speech_search",
     "torch_transformer",
     "whisper",
+    "xlm_roberta",
 ]

@@ -80,18 +80,23 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if "shortlist" in arguments and arguments.origin != "bergamot":
         command.error("--shortlist: only bergamot has a shortlist")
     given = [flag(name) for name in SEARCH if name in arguments]
-    if given and arguments.origin == "bert":
-        command.error(f"{', '.join(given)}: bert is an encoder, which no search runs")
+    if given and hasattr(importer(arguments.origin), "load_task"):
+        command.error(f"{', '.join(given)}: {arguments.origin} is an encoder, which no search runs")
     if getattr(arguments, "beam_width", 1) < 1:
         command.error(f"--beam-width must be at least 1, got {arguments.beam_width}")
     return arguments
 
 
-def load(origin: str, folder: StrPath) -> tuple[Any, tuple[Any, ...]]:
-    """Returns the model and its tokenizers: one, or the source's and the target's."""
+def importer(origin: str) -> Any:
+    """Returns the module of an origin."""
     from keras_transformer import importers
 
-    module = getattr(importers, origin)
+    return getattr(importers, origin.replace("-", "_"))
+
+
+def load(origin: str, folder: StrPath) -> tuple[Any, tuple[Any, ...]]:
+    """Returns the model and its tokenizers: one, or the source's and the target's."""
+    module = importer(origin)
     model, tokenizers = getattr(module, "load_task", module.load)(folder)
     return model, tokenizers if isinstance(tokenizers, tuple) else (tokenizers,)
 
@@ -134,9 +139,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def read_head(arguments: argparse.Namespace) -> Any:
     """Returns the head that the folder describes, or `None`."""
-    from keras_transformer import importers
-
-    read = getattr(getattr(importers, arguments.origin), "read_head", None)
+    read = getattr(importer(arguments.origin), "read_head", None)
     return None if read is None else read(arguments.folder)
 
 
@@ -179,7 +182,7 @@ def make_search(arguments: argparse.Namespace, model: Any, tokenizer: Any) -> An
         if records:
             given = ", ".join(map(flag, records))
             raise ValueError(f"{given}: a transcription has times of words instead. Leave it out.")
-        settings = getattr(importers, arguments.origin).read_settings(arguments.folder)
+        settings = importer(arguments.origin).read_settings(arguments.folder)
         return importers.speech_search(settings, tokenizer, width)
     if not hasattr(model, "decode_step"):
         return None

@@ -1,6 +1,7 @@
 """What a BERT folder describes beside its encoder: a head, or the modules of a sentence encoder.
 
-`architectures` in `config.json` names a class of `transformers`, which `CLASSES` lists.
+`architectures` in `config.json` names a class of `transformers`, such as
+`BertForSequenceClassification`; `CLASSES` lists the ends after "For".
 `modules.json` of Sentence-Transformers lists modules that run one after the other. A new head is
 one line in `CLASSES` and one function that returns its outputs.
 
@@ -56,7 +57,8 @@ def labels(config: Config) -> list[str]:
 
 def _pooled(vectors: Tensor, config: Config) -> Tensor:
     """Returns BERT's pooled vector (B, D) of the first token."""
-    return layers.Dense(config["hidden_size"], "tanh", name="pooler")(vectors[:, 0])
+    activation = config.get("pooler_activation", "tanh")
+    return layers.Dense(config["hidden_size"], activation, name="pooler")(vectors[:, 0])
 
 
 def _linear(x: Tensor, config: Config, name: str, size: int) -> Tensor:
@@ -132,22 +134,22 @@ WORDS = {
 }
 _MASKED = Class(WORDS, _words, lambda config: None)
 CLASSES = {
-    "BertForMaskedLM": _MASKED,
-    "BertForPreTraining": _MASKED,
-    "BertForQuestionAnswering": Class(
+    "MaskedLM": _MASKED,
+    "PreTraining": _MASKED,
+    "QuestionAnswering": Class(
         {"qa_outputs.*": "qa_outputs"},
         _answer,
         lambda config: QuestionAnswering(),
         lambda config: 2,
         segments=True,
     ),
-    "BertForSequenceClassification": Class(
+    "SequenceClassification": Class(
         {"pooler.dense.*": "pooler", "classifier.*": "classifier"},
         _classes,
         _head_of_classes,
         segments=True,
     ),
-    "BertForTokenClassification": Class(
+    "TokenClassification": Class(
         {"classifier.*": "classifier"}, _tags, lambda config: TokenClassification(labels(config))
     ),
 }
@@ -163,7 +165,8 @@ def described(folder: pathlib.Path, config: Config) -> Class | None:
             f"architectures in config.json must be a list of names, but is {names!r:.100}. Copy "
             "the file again."
         )
-    return next((CLASSES[str(name)] for name in names if str(name) in CLASSES), None)
+    kinds = [str(name).rpartition("For")[2] for name in names]
+    return next((CLASSES[kind] for kind in kinds if kind in CLASSES), None)
 
 
 def read_modules(folder: StrPath) -> list[tuple[str, str]]:

@@ -10,10 +10,11 @@ an id at the end of our vocabulary. Its row is a copy of the unknown token's row
 `mapping.row_order`).
 """
 
+import itertools
 import json
 import pathlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -212,9 +213,8 @@ def renumbered_json(config: dict[str, Any], order: Ids, begin: str | None = None
         ValueError: a piece has an id that is not among the rows.
     """
     ours = our_ids(order)
-    vocabulary = config["model"]["vocab"]
     added = config.get("added_tokens") or []
-    numbered = [*vocabulary.items(), *((token["content"], token["id"]) for token in added)]
+    numbered = json_ids(config).items()
     beyond = [piece for piece, number in numbered if number not in ours]
     if beyond:
         raise ValueError(
@@ -231,7 +231,7 @@ def renumbered_json(config: dict[str, Any], order: Ids, begin: str | None = None
     changed = {
         **config,
         # With the added tokens: the library would number tokens that the vocabulary lacks.
-        "model": {**config["model"], "vocab": {piece: ours[id] for piece, id in numbered}},
+        "model": {**config["model"], **_numbered(config["model"], numbered, order, ours)},
         "added_tokens": [{**token, "id": ours[token["id"]]} for token in added],
         "post_processor": template,
         "truncation": None,
@@ -240,11 +240,40 @@ def renumbered_json(config: dict[str, Any], order: Ids, begin: str | None = None
     return JsonTokenizer(json.dumps(changed, ensure_ascii=False))
 
 
+def json_ids(config: Mapping[str, Any]) -> dict[str, int]:
+    """Returns a dict from piece to id of a `tokenizer.json`, with the added tokens."""
+    vocabulary = config["model"]["vocab"]
+    if isinstance(vocabulary, list):  # of a unigram model: pairs of piece and score
+        vocabulary = {piece: id for id, (piece, _) in enumerate(vocabulary)}
+    added = config.get("added_tokens") or []
+    return {**vocabulary, **{token["content"]: token["id"] for token in added}}
+
+
+def _numbered(
+    model: Mapping[str, Any],
+    numbered: Iterable[tuple[str, int]],
+    order: Ids,
+    ours: Mapping[int, int],
+) -> dict[str, Any]:
+    """Returns the entries of a model's vocabulary with our ids."""
+    vocabulary = model["vocab"]
+    if not isinstance(vocabulary, list):
+        return {"vocab": {piece: ours[id] for piece, id in numbered}}
+    pairs = {id: [piece, 0.0] for piece, id in numbered} | dict(enumerate(vocabulary))
+    unused = ([f"<unused {row}>", 0.0] for row in itertools.count())
+    found = [pairs.get(int(id)) or next(unused) for id in order]
+    return {"vocab": found, "unk_id": UNKNOWN_ID}
+
+
 def read_tokenizer(path: StrPath) -> dict[str, Any]:
     """Reads a `tokenizer.json`. Raises `ValueError` without a vocabulary of ids."""
     config = read_json(path)
     model, added = config.get("model"), config.get("added_tokens") or []
-    check_ids(path, model.get("vocab") if isinstance(model, dict) else None)
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, list):  # of a unigram model
+        fits = all(isinstance(pair, list) and len(pair) == 2 for pair in vocabulary)
+        vocabulary = {str(pair[0]): id for id, pair in enumerate(vocabulary)} if fits else None
+    check_ids(path, vocabulary)
     if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
         raise ValueError(f"added_tokens in {path} must be a list of objects. Copy the file again.")
     check_ids(path, {str(token.get("content")): token.get("id") for token in added})

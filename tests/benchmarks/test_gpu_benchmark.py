@@ -87,9 +87,7 @@ def test_fit_trains_under_a_strategy_and_a_missing_data_set_is_named(report):
     assert part["status"] == "done"
     pairs = [(row["engine"], row["rival"]) for row in part["rows"]]
     assert pairs == [("one replica", "ours"), ("two replicas", "ours")]
-    assert all(
-        row["tokens_per_second"] > 0 and row["speedup"] > 0 for row in part["rows"]
-    )
+    assert all(row["tokens_per_second"] > 0 and row["speedup"] > 0 for row in part["rows"])
     quality = report["parts"]["quality"]
     assert quality["status"] == "left out" and "--multi30k" in quality["reason"]
 
