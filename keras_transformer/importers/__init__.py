@@ -10,7 +10,8 @@ Readers of files give named tensors to a table: `checkpoint`, `marian_binary`,
 `marian_shortlist`, `ctranslate2_binary`.
 `mapping` has the order of special rows and the assignment of weights, `activations` their names,
 `pieces` and `speech_tokens` tokenizers with our ids. `encoders` has the table of `bert` and its
-relatives, which list only other names, and `bert_heads` their heads. `trial` runs a sentence through the export of an import.
+relatives, which list only other names, and `bert_heads` their heads. `trial` runs a sentence
+through the export of an import.
 
 Importers need NumPy, Keras and this package, and `safetensors` to read a file. They need the
 origin's library only for KerasHub and for PyTorch's own files. A new origin is one file with a
