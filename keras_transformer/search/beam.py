@@ -232,7 +232,7 @@ class BeamSearch(Search):
         best = self._leader(running, loop_inputs)
         if not self.early_stop:
             # No continuation scores above the sum so far over the greatest length divisor.
-            best = self._scores(best, tf.maximum(loop_inputs.limit, 1), loop_inputs)
+            best = self._scores(best, loop_inputs.limit, loop_inputs)
             return worst >= best
         is_best = scores[:, :1] >= self._scores(best, count, loop_inputs)
         return tf.logical_and(worst > -np.inf, is_best)
