@@ -21,12 +21,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import bench
 import subjects
 
-LENGTH, TOKENS, SENTENCES = 16, 12, 32
+LENGTH, TOKENS, SENTENCES, REPEATS = 16, 12, 32, 12
 SIZES = {
     "tiny": subjects.SHAPES["tiny"],
     "little": dict(vocab_size=6000, num_layers=4, d_model=192, num_heads=4, d_ff=768),
     "small": dict(vocab_size=8000, num_layers=4, d_model=256, num_heads=4, d_ff=1024),
-    "medium": dict(vocab_size=16000, num_layers=6, d_model=384, num_heads=6, d_ff=1536),
 }
 PRECISIONS = ("float32", "int8")
 
@@ -81,11 +80,10 @@ def compare(size, precision, folder, args):
         for name, (threads, parts) in ways.items()
     }
     megabytes = bench.size(folder) / 2**20
-    repeats = {"medium": 4}.get(size, 12)
     with bench.engines("threads:open_engine", tasks) as opened:
         for busy in args.busy:
             with bench.busy_cores(busy):
-                found = bench.in_turn(opened, args.rounds, pause=0.05, repeats=repeats)
+                found = bench.in_turn(opened, args.rounds, pause=0.05, repeats=REPEATS)
             first, *_ = (bench.medians(answers) for answers in found.values())
             for way, answers in found.items():
                 row = {"size": size, "precision": precision, "megabytes": megabytes, "busy": busy}
