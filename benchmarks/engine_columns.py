@@ -95,6 +95,36 @@ def serving(report):
     return Table(columns, missing="")(report)
 
 
+THREADS = Table(
+    [
+        ("model", "{size}"),
+        ("precision", "{precision}"),
+        ("MB", "{megabytes:.0f}"),
+        ("busy", "{busy}"),
+        ("threads", "{threads}"),
+        ("alone ms", "{alone_ms:.1f}"),
+        ("32 lines ms", "{batch_ms:.1f}"),
+        ("speed: alone", "{alone_speed:.2f}"),
+        ("32 lines", "{batch_speed:.2f}"),
+    ]
+)
+
+FLOOR = Table(
+    [
+        ("search", "{search}"),
+        ("nodes", "{nodes}"),
+        ("products us", "{products:.0f}"),
+        ("attention", "{attention:.0f}"),
+        ("small nodes", "{small_nodes:.0f}"),
+        ("loop", "{loop:.0f}"),
+        ("floor", "{floor:.0f}"),
+        ("ours", "{ours:.0f}"),
+        ("CTranslate2", "{ctranslate2:.0f}"),
+        ("times CTranslate2", "{times_ctranslate2:.2f}"),
+    ]
+)
+
+
 def ratios(figures, anchors):
     """Returns speed and memory relative to the best anchor; speeds are medians over the rounds.
 
@@ -176,6 +206,8 @@ WEB = Table(
 TABLES = {
     "layers": LAYERS,
     "peers": serving,
+    "threads": THREADS,
+    "floor": FLOOR,
     "search": SEARCH,
     "serving": serving,
     "serving-random": serving,

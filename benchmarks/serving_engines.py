@@ -10,8 +10,10 @@ only the framework that it needs. A new engine is a row in `ENGINES`. A task has
 - clock: "wall" or "cpu"
 """
 
+import concurrent.futures
 import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -26,11 +28,15 @@ EXTRA_LENGTH = 50
 
 
 def ours(task):
-    """Opens our artefact, in one file or in two, on the provider of the device only."""
+    """Opens our artefact, in one file or in two, on the provider of the device only.
+
+    With as many threads as cores, it uses them as `Translator` does: several threads for each
+    operation, or for a small search one thread for each part of a batch.
+    """
     import onnxruntime
 
     from keras_transformer.export.artefact.reader import read_artefact
-    from keras_transformer.export.runtime.session import open_session
+    from keras_transformer.export.runtime.session import CPU, has_small_steps, open_session
     from keras_transformer.padding import pad_rows
 
     use_sessions(task.get("spin"), task.get("exact"))
@@ -40,12 +46,26 @@ def ours(task):
     if task.get("device") == "gpu":
         with contextlib.suppress(ModuleNotFoundError):
             import torch  # noqa: F401  # loads CUDA libraries if no other package does
+    artefact = read_artefact(task["folder"])
+    divides = task["threads"] == os.cpu_count() and provider == CPU
+    divides &= has_small_steps(artefact.manifest)
+    workers, threads = (task["threads"], 1) if divides else (1, task["threads"])
     chosen = (provider, {"enable_cuda_graph": "1"}) if task.get("graphs") else provider
-    session = open_session(read_artefact(task["folder"]), [chosen], threads=task["threads"])
+    session = open_session(artefact, [chosen], threads=threads)
+    pool = concurrent.futures.ThreadPoolExecutor(workers)
 
-    def translate(rows):
+    def translate_part(rows):
         token_ids, _ = session.run(None, {"source_ids": pad_rows(rows)})
         return [row[row > 0].tolist() for row in token_ids[:, 0]]
+
+    def translate(rows):
+        parts = min(workers, len(rows))
+        if parts == 1:
+            return translate_part(rows)
+        found = [None] * len(rows)
+        for i, part in enumerate(pool.map(translate_part, [rows[i::parts] for i in range(parts)])):
+            found[i::parts] = part
+        return found
 
     return translate
 

@@ -27,6 +27,9 @@ from keras_transformer.types import Array
 
 # Operators that change only the shape of their input.
 RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
+# Operators that broadcast their inputs, which need no leading axes of size 1 then.
+BROADCASTING = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Where", "And", "Or")
+BROADCASTING += ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 # Results beyond this many elements would make the file larger.
 LARGEST = 1 << 16
 # Operators with large results that are cheap to compute.
@@ -198,6 +201,31 @@ def remove_no_ops(graph: ir.Graph, shapes: InferredShapes) -> int:
             # Gather itself counts negative indices from the end.
             node.replace_input_with(1, index)
             changed += 1
+    return changed
+
+
+def broadcast_views(graph: ir.Graph, shapes: InferredShapes) -> int:
+    """Makes operators that broadcast read values without leading axes of size 1.
+
+    before   y = Add(x, Unsqueeze(v, [0]))      x (B, D), v (D,)
+    after    y = Add(x, v)
+
+    Returns:
+        Number of inputs that were replaced.
+    """
+    changed = 0
+    for node in all_nodes(graph):
+        if node.op_type not in BROADCASTING or len(node.inputs) < 2:
+            continue
+        for index, value in enumerate(node.inputs):
+            view = producer(value, *RESHAPES)
+            dims, own = (shapes.dims.get(v) for v in (value, view and view.inputs[0]))
+            others = [shapes.dims.get(v) or () for i, v in enumerate(node.inputs) if i != index]
+            if dims is None or own is None or len(dims) > max(map(len, others)):
+                continue
+            if dims == (1,) * (len(dims) - len(own)) + tuple(own):
+                node.replace_input_with(index, view.inputs[0])
+                changed += 1
     return changed
 
 

@@ -93,6 +93,7 @@ def fuse_blocks(model: ir.Model, precision: str = "float32") -> None:
     shapes = simplify(model)
     if precision == "float32":
         fuse_products.flatten_networks(model.graph, shapes)
+        fuse_norms.sum_biases(model.graph)
         simplify(model)
 
 

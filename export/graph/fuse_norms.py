@@ -171,3 +171,27 @@ def sum_residuals(graph: ir.Graph, shapes: InferredShapes) -> None:
         add = producer(norm.inputs[0], "Add") if norm.op_type == "LayerNormalization" else None
         if add:
             add.op_type = "Sum"
+
+
+def sum_biases(graph: ir.Graph) -> None:
+    """Adds the bias of a step's product together with the residual, which saves a node.
+
+    before   y = Sum(x, Add(MatMul(h, w), bias))
+    after    y = Sum(x, MatMul(h, w), bias)
+
+    Reduced precisions add the bias in their products, and encoders in `Gemm`.
+
+    Args:
+        graph: the outer graph of a model. Only graphs inside it change.
+    """
+    for node in all_nodes(graph):
+        if node.op_type != "Sum" or node.graph is graph or len(node.inputs) != 2:
+            continue
+        x, y = node.inputs
+        add = producer(y, "Add") if only_reader(y, "Sum") else None
+        if add and vector(add.inputs[1]) is not None:
+            total = ir.Node("", "Sum", [x, *add.inputs], name=node.name)
+            node.prepend(total)
+            substitute(node.outputs[0], total.outputs[0])
+            node.graph.remove(node, safe=True)
+            add.graph.remove(add, safe=True)

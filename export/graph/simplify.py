@@ -10,7 +10,12 @@ from onnx_ir.passes import common
 
 from keras_transformer.export.graph.einsums import multiply_matrices
 from keras_transformer.export.graph.empty_batches import positive_axes
-from keras_transformer.export.graph.folding import fold_constants, plain_reshapes, remove_no_ops
+from keras_transformer.export.graph.folding import (
+    broadcast_views,
+    fold_constants,
+    plain_reshapes,
+    remove_no_ops,
+)
 from keras_transformer.export.graph.loops import (
     hoist_invariants,
     hoist_row_operations,
@@ -24,9 +29,9 @@ def simplify(model: ir.Model, hoisting: bool = True) -> InferredShapes:
 
     Args:
         model: as converted, or changed since by another pass.
-        hoisting: whether nodes that do not depend on a loop leave it, and names become unique.
-            Patterns are easier to find while all of their nodes are in one graph, so fusion
-            passes `False`.
+        hoisting: whether nodes that do not depend on a loop leave it, broadcast values lose axes,
+            and names become unique. Patterns are easier to find while all of their nodes are in
+            one graph and their values have all axes, so fusion passes `False`.
 
     Returns:
         The shapes of the simplified graph.
@@ -48,6 +53,7 @@ def simplify(model: ir.Model, hoisting: bool = True) -> InferredShapes:
         changed += remove_no_ops(model.graph, shapes)
         if hoisting:
             changed += hoist_invariants(model.graph) + hoist_row_operations(model.graph, shapes)
+            changed += broadcast_views(model.graph, shapes)
     positive_axes(model.graph, shapes)
     if hoisting:
         common.NameFixPass()(model)  # hoisting mixes names of two graphs

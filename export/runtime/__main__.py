@@ -132,15 +132,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--threads",
         type=int,
         metavar="N",
-        help="threads of a batch (default: every core, or one with several workers)",
+        help="threads of a batch (default: every core, or one with several workers or a small "
+        "search)",
     )
     add(
         "--workers",
         type=int,
-        default=1,
         metavar="N",
-        help="batches at the same time (default %(default)s); for many lines on a CPU pass the "
-        "number of its cores",
+        help="batches at the same time (default: 1, or every core with a small search); for many "
+        "lines on a CPU pass the number of its cores",
     )
     add(
         "--provider",

@@ -70,6 +70,16 @@ def batches(rows: dict[Hashable, Row], tokens_per_batch: int) -> Iterator[list[H
         yield batch
 
 
+def part_tokens(rows: dict[Hashable, Row], tokens_per_batch: int, workers: int) -> int:
+    """Returns the tokens of a batch for which each of some workers gets an equal part of the rows.
+
+    All parts together are no larger than a batch of `tokens_per_batch`.
+    """
+    sizes = [row.size for row in rows.values()]
+    share = -(-sum(sizes) // workers) + max(sizes, default=0)  # padding takes tokens, too
+    return max(1, min(tokens_per_batch // workers, share))
+
+
 def run_rows(
     run: Callable[[list[Row]], Sequence[Any]], rows: list[Row], probed: bool = False
 ) -> list[Any]:

@@ -12,7 +12,8 @@ the session opens, which lowers peak memory by about the size of these weights.
 A weight that the outer graph and a step share is in the file once, and the step has a Reshape of it
 (`graph.loops.sink_weights`). ONNX Runtime would copy the result. Here the weight becomes an array
 of the step, too, which ONNX Runtime packs. Packing does not help a step of one row. All its
-products with such a weight then read the weight in the file.
+products with such a weight then read the weight in the file. Products before the loop may read it
+there, too: they run once, and a packed copy for them takes as much memory as the weight.
 
 The protocol buffers are read by hand. A parser copies every weight and does not return its place in
 the file, and servers would need the package `onnx`. ONNX's external data would do without this
@@ -66,8 +67,11 @@ class MappedModel:
 
     Args:
         path: path of the file.
-        pack: bool, whether ONNX Runtime may pack weights that the outer graph and a step share.
-            Defaults to `True`. `False` takes less memory, but steps of several rows are slower.
+        pack_steps: bool, whether ONNX Runtime may pack weights that the outer graph and a step
+            share, for the step. Defaults to `True`. `False` takes less memory, but steps of several
+            rows are slower.
+        pack_start: bool, whether it may also pack them for the outer graph. Defaults to `True`.
+            `False` takes less memory, and has no effect if a step's weights are not packed.
 
     Attributes:
         graph: bytes, the model without large tensors.
@@ -79,8 +83,9 @@ class MappedModel:
             ends while it is read.
     """
 
-    def __init__(self, path: pathlib.Path, pack: bool = True):
-        self._name, self._fields_left, self._pack = path.name, MOST_FIELDS, pack
+    def __init__(self, path: pathlib.Path, pack_steps: bool = True, pack_start: bool = True):
+        self._name, self._fields_left = path.name, MOST_FIELDS
+        self._pack_steps, self._pack_start = pack_steps, pack_start and pack_steps
         self.body_weights: dict[str, np.ndarray] = {}
         self._mapping: mmap.mmap | None = None
         self._outer_tensors: dict[str, tuple[int, int]] = {}  # name -> the tensor's place
@@ -157,11 +162,12 @@ class MappedModel:
             elif inner == "node" and in_body and self._is_step_copy(value, stop):
                 name = self._text(_OUTPUT, value, stop)
                 source = name.removesuffix(STEP_COPY)
-                if self._pack:
+                if not self._pack_start:
+                    self._unpacked[source] = None
+                if self._pack_steps:
                     tensor = self._tensor(*self._outer_tensors[source], in_body, name)
                     parts.append(_field(_INITIALIZER, tensor))
                 else:
-                    self._unpacked[source] = None
                     texts = {_INPUT: source, _OUTPUT: name, _OP_TYPE: "Identity"}
                     node = b"".join(_field(key, text.encode()) for key, text in texts.items())
                     parts.append(_field(number, node))

@@ -14,6 +14,7 @@ Shapes: `B` rows of a batch.
 import functools
 import itertools
 import logging
+import os
 import secrets
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sized
@@ -30,11 +31,17 @@ from keras_transformer.export.runtime.batching import (
     MachineError,
     explained,
     in_batches,
+    part_tokens,
     run_rows,
 )
 from keras_transformer.export.runtime.input_readers import InputReader, stack_rows
 from keras_transformer.export.runtime.options import CallInputs, OptionReader
-from keras_transformer.export.runtime.session import check_threads, open_session
+from keras_transformer.export.runtime.session import (
+    CPU,
+    check_threads,
+    has_small_steps,
+    open_session,
+)
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, StrPath
 
@@ -69,17 +76,16 @@ class Runner:
         providers: list[Any] | None = None,
         *,
         threads: int | None = None,
-        workers: int = 1,
+        workers: int | None = None,
         arena: bool = True,
         spinning: bool = True,
     ):
-        check_threads("workers", workers)
+        if workers is not None:
+            check_threads("workers", workers)
         artefact = read_artefact(folder)
         self._arguments = {"folder": str(artefact.folder), "providers": providers}
         self._arguments |= {"threads": threads, "workers": workers}
         self._arguments |= {"arena": arena, "spinning": spinning}
-        if threads is None and workers > 1:
-            threads = 1
         self.manifest: dict[str, Any] = artefact.manifest
         self.tokenizer: Tokenizer | None = artefact.tokenizer
         self.target_tokenizer: Tokenizer | None = artefact.target_tokenizer
@@ -98,10 +104,17 @@ class Runner:
         self._options = OptionReader(artefact)
         self._reader, self._result_maker = self._reader_and_result_maker(artefact)
         self.session: Any = open_session(
-            artefact, providers, threads=threads, arena=arena, spinning=spinning
+            artefact,
+            providers,
+            threads=1 if threads is None and (workers or 1) > 1 else threads,
+            arena=arena,
+            spinning=spinning,
         )
         self.provider: str = self.session.get_providers()[0]
-        self._workers = workers
+        # Whether each core computes a part of every batch, instead of a part of every operation.
+        self._divides = threads is None and workers is None and self.provider == CPU
+        self._divides &= has_small_steps(self.manifest)
+        self._workers = (os.cpu_count() or 1) if self._divides else workers or 1
         precision = self.manifest["precision"]
         logger.info("%s runs on %s, precision %s", artefact.folder, self.provider, precision)
 
@@ -237,6 +250,8 @@ class Runner:
     ) -> dict[int, Any]:
         """Returns the results of rows by their numbers; `items` are their inputs."""
         run_batch = functools.partial(self._run_batch, fixed=call.fixed)
+        if self._divides:
+            tokens_per_batch = part_tokens(rows, tokens_per_batch, self._workers)
         return in_batches(run_batch, rows, tokens_per_batch, self._workers)
 
     def _run_batch(self, rows: list[Row], fixed: dict[str, Array]) -> list[Any]:

@@ -132,10 +132,12 @@ score 0 |
             precision suits it, else the CPU. The first one must start and run operators of the
             model: there is no silent fallback.
         threads: int, threads that compute a batch; None (default) takes every core, or one if there
-            are several workers.
-        workers: int, batches that are computed at the same time. Defaults to 1. For many lines on
-            a CPU, one worker per core is faster than one thread per core, because small operations
-            gain little from a second thread. A single batch gains from threads only.
+            are several workers. On a CPU, a search with a file of at most 20 MiB takes one, because
+            threads wait for each other in its small operations.
+        workers: int, batches that are computed at the same time. None (default) takes 1; or a
+            worker for each core if the search is small and `threads` is None, which divide each
+            batch. For many lines on a CPU, one worker per core is faster than one thread per core.
+            A single line gains from threads only.
         arena: bool, keep freed memory for the next call. Faster; memory stays at its peak.
         spinning: bool, let idle threads wait actively for ten microseconds. Faster; False takes
             less processor time.

@@ -40,6 +40,9 @@ MOST_THREADS = 16 * (os.cpu_count() or 1)
 # Microseconds for which an idle thread waits actively. ONNX Runtime's default, a million rounds of
 # waiting, takes a third to a half of the speed beside a busy program (docs/benchmarks/serving.md).
 SPIN_MICROSECONDS = 10
+# The largest file of a search whose steps gain nothing from a second thread, see
+# docs/benchmarks/serving.md. Its products are so small that threads wait for each other.
+SMALL_BYTES = 20 * 2**20
 # An ONNX model of one node, MatMulInteger of `a` (uint8, 1 x 2) and `b` (int8, 2 x 1).
 _PRODUCT = bytes.fromhex(
     "08043a5c0a180a01610a0162120179220d4d61744d756c496e74656765721201675a130a0161120e"
@@ -81,6 +84,8 @@ def open_session(
     name = _name(providers[0])
     if name == CUDA and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip installed them
+    if threads is None and name == CPU and has_small_steps(artefact.manifest):
+        threads = 1
     sessions, opened = [], {}
     for path in artefact.model_paths:
         # Threads that spin after the first of two files would slow down the steps. Its outputs
@@ -121,8 +126,8 @@ def _open_file(
     )
     try:
         # ONNX Runtime refuses external data behind a symbolic link or a second hard link.
-        pack = name != CPU or not _has_one_row(artefact.manifest)
-        model = MappedModel(file, pack) if file.stat().st_nlink <= 1 else None
+        packing = _packing(artefact.manifest) if name == CPU else {}
+        model = MappedModel(file, **packing) if file.stat().st_nlink <= 1 else None
         weights = model.add_body_weights(options) if model and name == CPU else {}
         with model.releasing() if model else contextlib.nullcontext():
             session = onnxruntime.InferenceSession(
@@ -147,14 +152,25 @@ def _open_file(
     return session, model.opened if model else None
 
 
-def _has_one_row(manifest: dict[str, Any]) -> bool:
-    """Returns whether steps have one row in float32: `Transcriber` decodes one window at a time.
+def _packing(manifest: dict[str, Any]) -> dict[str, bool]:
+    """Returns the options of `MappedModel` that suit an artefact.
 
-    The product of one row and a matrix reads each weight once, so packing does not pay.
+    `Transcriber` decodes one window at a time. In float32 the start of its search runs once for a
+    window and reads all weights of a step, so packing them twice does not pay. The product of one
+    row and a matrix reads each weight once, so greedy search does not pack them at all.
     """
+    if manifest.get("task") != "transcribe" or manifest["precision"] != "float32":
+        return {}
     config = (manifest.get("search") or {}).get("config", {})
-    transcribes = manifest.get("task") == "transcribe" and config.get("beam_width") == 1
-    return transcribes and manifest["precision"] == "float32"
+    return {"pack_steps": config.get("beam_width") != 1, "pack_start": False}
+
+
+def has_small_steps(manifest: dict[str, Any]) -> bool:
+    """Returns whether one thread computes a step of the search as fast as several."""
+    if manifest.get("search") is None or manifest.get("task") == "transcribe":
+        return False
+    models = [file["bytes"] for name, file in manifest["files"].items() if name.endswith(".onnx")]
+    return sum(models) <= SMALL_BYTES
 
 
 def check_threads(name: str, count: int) -> None:

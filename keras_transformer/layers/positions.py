@@ -108,11 +108,30 @@ class AngleEncoding(PositionEncoding):
     ) -> tuple[Tensor, Tensor]:
         """Computes the sine and the cosine of pos / base^(2i/size), float32 (T, size / 2) each.
 
-        i numbers the pairs of channels 2i and 2i + 1, and pos is one of the T `positions`.
+        i numbers the pairs of channels 2i and 2i + 1, and pos is one of the T `positions`, float32.
         """
-        exponents = ops.arange(0, size, 2, dtype="float32") / size
-        angles = ops.cast(positions, "float32")[:, None] / ops.power(base, exponents)[None, :]
+        angles = _angles(positions, ops.arange(0, size, 2), size, base)
         return ops.sin(angles), ops.cos(angles)
+
+    def sinusoids(self, positions: Tensor, size: int, base: float = 10000.0) -> Tensor:
+        """Returns `sines_and_cosines` in turn, float32 (T, size): channel 2i holds a sine."""
+        channels = ops.arange(size)
+        angles = _angles(positions, channels // 2 * 2, size, base)
+        # A step of a search takes five nodes for this, and ten to stack the pairs.
+        return ops.where(channels % 2 == 0, ops.sin(angles), ops.cos(angles))
+
+
+def _angles(positions: Tensor, channels: Tensor, size: int, base: float) -> Tensor:
+    """Returns pos / base^(channel/size), float32 (T, C)."""
+    exponents = ops.cast(channels, "float32") / size
+    return positions[:, None] / ops.power(base, exponents)[None, :]
+
+
+def _positions(length: int | Tensor, offset: int | Tensor) -> Tensor:
+    """Returns the positions from `offset` on, float32 (T,)."""
+    if isinstance(length, int) and length == 1:  # without a sum, in a step of a search
+        return ops.reshape(ops.cast(offset, "float32"), (1,))
+    return ops.cast(ops.arange(length, dtype="int32") + offset, "float32")
 
 
 def check_base(base: float) -> float:
@@ -154,10 +173,8 @@ class SinusoidalPositionEncoding(AngleEncoding):
         self.base = check_base(base)
 
     def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
-        positions = ops.arange(length or ops.shape(inputs)[1], dtype="int32") + offset
-        d_model = inputs.shape[-1]
-        pairs = ops.stack(self.sines_and_cosines(positions, d_model, self.base), axis=-1)
-        encoding = ops.reshape(pairs, (-1, d_model))  # (T, D), from (T, D/2, 2)
+        positions = _positions(length or ops.shape(inputs)[1], offset)
+        encoding = self.sinusoids(positions, inputs.shape[-1], self.base)  # (T, D)
         return inputs + ops.cast(encoding, inputs.dtype)[None]
 
     def get_config(self) -> dict[str, Any]:
@@ -192,7 +209,7 @@ class RotaryPositionEncoding(AngleEncoding):
     in_attention = True
 
     def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
-        positions = ops.arange(length or ops.shape(inputs)[-2], dtype="int32") + offset
+        positions = _positions(length or ops.shape(inputs)[-2], offset)
         sin, cos = self.sines_and_cosines(positions, inputs.shape[-1])  # (T, K/2)
         sin, cos = ops.cast(sin, inputs.dtype), ops.cast(cos, inputs.dtype)
         even, odd = inputs[..., 0::2], inputs[..., 1::2]  # (..., T, K/2)
@@ -344,17 +361,13 @@ class GridPositionEncoding(AngleEncoding):
             )
 
     def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
-        length = length or ops.shape(inputs)[1]
-        positions = ops.arange(length, dtype="int32") + offset - self.start
+        size = inputs.shape[-1]
         # In floats: ONNX rounds negative quotients of integers towards 0.
-        positions, size = ops.cast(positions, "float32"), inputs.shape[-1]
+        positions = _positions(length or ops.shape(inputs)[1], offset - self.start)
         rows = ops.floor(positions / self.columns)
         places = rows, positions - rows * self.columns
-        halves = [
-            ops.stack(self.sines_and_cosines(place, size // 2, self.base), axis=-1)
-            for place in places
-        ]
-        encoding = ops.reshape(ops.concatenate(halves, axis=1), (-1, size))  # (T, D)
+        halves = [self.sinusoids(place, size // 2, self.base) for place in places]
+        encoding = ops.concatenate(halves, axis=1)  # (T, D)
         return inputs + ops.cast(encoding, inputs.dtype)[None]
 
     def get_config(self) -> dict[str, Any]:

@@ -246,5 +246,7 @@ class BeamSearch(Search):
 
         `count` is below 1 within a prompt; it then counts as 1.
         """
-        count = tf.cast(tf.maximum(count, 1), tf.float32)
+        if loop_inputs.given:
+            count = tf.maximum(count, 1)
+        count = tf.cast(count, tf.float32)
         return total / self.length_divisor(count, loop_inputs.options.get("length_penalty"))

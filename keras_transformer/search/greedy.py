@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_transformer.search.base import Search
 from keras_transformer.search.loop import Hypotheses, LoopInputs, given_at
 from keras_transformer.search.scores import Scores, select
+from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Tensor
 
 
@@ -41,7 +42,7 @@ class IndependentSearch(Search):
             log_prob = select(is_given, given_log_prob, log_prob)
         total = hypotheses.running + log_prob
         ends = self._ends(token, loop_inputs.count(position), loop_inputs)
-        written = token * tf.cast(hypotheses.running > -np.inf, tf.int32)
+        written = tf.where(hypotheses.running > -np.inf, token, PAD_ID)
         hypotheses = hypotheses.extended(written, log_prob)._replace(
             ids=token,
             running=tf.where(ends, -np.inf, total),

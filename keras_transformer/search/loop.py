@@ -306,8 +306,10 @@ def add_token(
 
 
 def _going_on(running: Tensor) -> Tensor:
-    """Returns whether each sentence has a running hypothesis, boolean (B,)."""
-    return tf.reduce_max(running, axis=1) > -np.inf
+    """Returns whether each sentence has a running hypothesis, boolean (B, 1)."""
+    if running.shape[1] > 1:
+        running = tf.reduce_max(running, axis=1, keepdims=True)
+    return running > -np.inf
 
 
 def take(tensors: Any, rows: Tensor) -> Any:

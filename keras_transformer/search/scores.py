@@ -156,8 +156,7 @@ class Scores:
         The special ids are the lowest ones and always listed, so that their columns are known.
         """
         size = self.values.shape[-1]
-        ids = np.arange(size or NUM_SPECIAL)
-        penalties = forbid(np.zeros_like(ids, "float32"), ids, forbidden)
+        penalties = _penalties(forbidden, size or NUM_SPECIAL)
         if size:
             return self.values + penalties
         special = self.values[..., :NUM_SPECIAL] + penalties
@@ -184,8 +183,9 @@ class Scores:
         if count == 1:
             values, ids = top_tokens(scores._allowed(forbidden), 1)
         else:
-            values, ids = top_tokens(scores.values, min(scores.values.shape[-1] or enough, enough))
-            values = forbid(values, ids, forbidden)
+            size = scores.values.shape[-1]
+            values, ids = top_tokens(scores.values, min(size or enough, enough))
+            values = forbid(values, ids, forbidden, size)
         return values, ids if scores.ids is None else tf.gather(scores.ids, ids)
 
 
@@ -216,13 +216,34 @@ def top_tokens(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return tf.reshape(values, shape), tf.reshape(best * size + places, shape)
 
 
-def forbid(values: Tensor, ids: Tensor, forbidden: Forbidden) -> Tensor:
-    """Sets `values` to -inf at the forbidden ids."""
+def forbid(values: Tensor, ids: Tensor, forbidden: Forbidden, size: int | None = None) -> Tensor:
+    """Sets `values` to -inf at the forbidden ids.
+
+    Args:
+        values: float32 (B, W, C).
+        ids: integers, broadcast to (B, W, C).
+        forbidden: see `Forbidden`.
+        size: int, all ids are below it. Ids that are always forbidden are then found in a table,
+            by two operators. Defaults to `None`.
+    """
+    if size is not None:
+        always = [(token, when) for token, when in forbidden if when is None]
+        forbidden = [(token, when) for token, when in forbidden if when is not None]
+        values += tf.gather(_penalties(always, size), ids)
     banned = [
         tf.equal(ids, token) if when is None else tf.logical_and(tf.equal(ids, token), when)
         for token, when in forbidden
     ]
-    return tf.where(functools.reduce(tf.logical_or, banned), -np.inf, values)
+    return tf.where(functools.reduce(tf.logical_or, banned), -np.inf, values) if banned else values
+
+
+def _penalties(forbidden: Forbidden, size: int) -> Tensor | Array:
+    """Returns -inf for the forbidden ids and 0 for all others: float32 (V,), or (B, W, V)."""
+    ids = np.arange(size)
+    always = [token for token, when in forbidden if when is None]
+    sometimes = [(token, when) for token, when in forbidden if when is not None]
+    penalties = np.where(np.isin(ids, always), -np.inf, 0).astype("float32")
+    return forbid(penalties, ids, sometimes)
 
 
 def select(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -12,7 +12,9 @@ from helpers.exports import (
     counts,
     fused,
     graph,
+    numbers,
     operators,
+    parsed,
     run,
     source,
     tiny,
@@ -22,7 +24,7 @@ from helpers.tiers import quick
 from keras_transformer.export.graph.fuse_patterns import Rule
 from keras_transformer.export.graph.simplify import simplify
 from keras_transformer.export.onnx_model import export_onnx
-from keras_transformer.search import GreedySearch
+from keras_transformer.search import BeamSearch, GreedySearch
 
 # Loop depths: the phases of a search, and the steps of a phase.
 PHASES, STEPS = 1, 2
@@ -86,6 +88,39 @@ def test_a_written_file_is_fused_and_has_few_nodes_per_step(tmp_path):
     # An encoder block; and the work per phase for a decoder block's attention.
     assert (counts(two, 0) - counts(one, 0)).total() <= 20
     assert (counts(two, PHASES) - counts(one, PHASES)).total() <= 5
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("search", "most"), [(GreedySearch(), 105), (BeamSearch(4), 147)])
+def test_a_step_of_the_tiny_translator_has_few_nodes(search, most):
+    """`benchmarks/floor.py` measures such a step; the written file has one more, for a weight."""
+    model = tiny(vocab_size=5000, num_layers=4, d_model=128, num_heads=4, d_ff=256)
+    step = counts(ir.to_proto(fused(convert(model, search))).graph, STEPS)
+    assert step.total() <= most
+    assert step["Sum"] == step["LayerNormalization"] == 12  # biases join the residuals
+
+
+VIEWS = """
+views (float[B,T,4] x, float[4] v, float[T,1] w) => (float[B,T,4] y, float[1,1,4] z) {
+    axes = Constant <value_ints: ints = [0, 1]>()
+    first = Constant <value_ints: ints = [0]>()
+    three = Unsqueeze(v, axes)
+    wide = Unsqueeze(w, first)
+    sum = Add(x, three)
+    y = Mul(wide, sum)
+    one = Constant <value_float: float = 1.5>()
+    z = Mul(three, one)
+}"""
+
+
+def test_operators_that_broadcast_read_values_without_leading_axes():
+    """The last product would lose axes, so its input keeps them."""
+    model = parsed(VIEWS)
+    simplify(model)
+    assert operators(model) == {"Unsqueeze": 1, "Add": 1, "Mul": 2}
+    feed = {"x": numbers(3, 5, 4), "v": numbers(4), "w": numbers(5, 1)}
+    for found, expected in zip(run(model, **feed), run(parsed(VIEWS), **feed), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.full

@@ -10,6 +10,7 @@ from keras_transformer.export.runtime.batching import (
     batches,
     explained,
     in_batches,
+    part_tokens,
     run_rows,
 )
 from keras_transformer.export.runtime.input_readers import stack_rows
@@ -40,6 +41,16 @@ def test_every_key_gets_the_answer_of_its_row(workers):
     found = in_batches(lambda rows: [row.size for row in rows], ROWS, 6, workers)
     assert found == SIZES
     assert in_batches(None, {}, 6, workers) == {}
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_each_worker_gets_an_equal_part_of_a_batch(workers):
+    rows = {number: Row({}, 13) for number in range(31)}
+    parts = list(batches(rows, part_tokens(rows, 2048, workers)))
+    assert len(parts) == workers
+    assert len(parts[0]) - len(parts[-1]) <= workers
+    assert part_tokens(rows, 31, workers) == 31 // workers  # together no larger than a batch
+    assert part_tokens({}, 1, workers) == 1
 
 
 def test_rows_are_padded_on_the_right_and_outputs_split():

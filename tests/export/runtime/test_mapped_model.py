@@ -66,7 +66,7 @@ def made(tmp_path):
 def artefact(folder, size=SIZE):
     x = {"name": "x", "dtype": "float32", "axes": [size]}
     manifest = {"precision": "float32", "inputs": [x], "outputs": [{"name": "y"}]}
-    return Artefact(folder, manifest | {"versions": {}}, None)
+    return Artefact(folder, manifest | {"versions": {}, "files": {}}, None)
 
 
 def test_the_graph_refers_to_its_weights_in_the_file(made):
@@ -131,20 +131,24 @@ def test_a_step_reads_a_shared_weight_in_the_file(tmp_path, size):
 
 
 @pytest.mark.parametrize("size", [67, 5])
-def test_a_shared_weight_is_not_packed_where_steps_have_one_row(tmp_path, size):
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_shared_weight_of_speech_is_packed_for_steps_of_several_rows_only(tmp_path, size, rows):
     path, weight = with_shared_weight(tmp_path, size)
-    mapped = MappedModel(path, pack=False)
+    mapped = MappedModel(path, pack_steps=rows > 1, pack_start=False)
     graph = onnx.load_from_string(mapped.graph).graph
-    assert [item.name for item in graph.input] == ["x", "w"] and not mapped.body_weights
+    assert [item.name for item in graph.input] == ["x", "w"]
+    (_, step) = graphs(graph)
+    assert [item.name for item in step.initializer] == (["w/step"] if rows > 1 else [])
+    assert bool(mapped.body_weights) == (rows > 1 and weight.nbytes >= SMALLEST)
     one = artefact(tmp_path, size)
-    search = {"class_name": "SpeechSearch", "config": {"beam_width": 1}}
+    search = {"class_name": "SpeechSearch", "config": {"beam_width": rows}}
     one.manifest.update(task="transcribe", search=search)
     session = open_session(one, [CPU])
     assert [value.name for value in session.get_overridable_initializers()] == ["w"]
     x = np.ones(size, np.float32)
     expected = x @ np.linalg.matrix_power(weight, 5)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
-    for change in ({"precision": "int8"}, {"task": "translate"}, {"search": None}):
+    for change in ({"precision": "int8"}, {"task": "translate"}):
         other = artefact(tmp_path, size)
         other.manifest.update(one.manifest | change)
         assert not open_session(other, [CPU]).get_overridable_initializers()

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import logging
+import os
 import pickle
 import threading
 import types
@@ -25,6 +26,7 @@ from keras_transformer.export.runtime import (
     Translator,
     open_runner,
 )
+from keras_transformer.export.runtime import session as sessions
 from keras_transformer.export.runtime.searches import GenerationMaker, TranslationMaker
 from keras_transformer.export.runtime.text_readers import LineReader
 from keras_transformer.padding import pad_rows
@@ -317,6 +319,17 @@ class Meeting:
         return self.session.run(outputs, feed)
 
 
+class Recorded:
+    """A session that adds each batch to a list."""
+
+    def __init__(self, session, batches):
+        self.session, self.batches = session, batches
+
+    def run(self, outputs, feed):
+        self.batches.append(feed)
+        return self.session.run(outputs, feed)
+
+
 def test_workers_compute_batches_at_the_same_time_and_keep_their_order(folder, tokenizer):
     translator = Translator(folder, workers=3)
     assert translator.session.get_session_options().intra_op_num_threads == 1
@@ -324,6 +337,26 @@ def test_workers_compute_batches_at_the_same_time_and_keep_their_order(folder, t
     lines = artefacts.LINES * 3  # the barrier lets groups of three pass
     results = translator.n_best(lines, tokens_per_batch=1)
     assert results == [expected(tokenizer, line) for line in lines]
+
+
+def test_a_small_search_has_one_thread_and_divides_a_batch(folder, tokenizer, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    translator = Translator(folder)
+    assert translator.session.get_session_options().intra_op_num_threads == 1
+    translator.session = Meeting(translator.session, 3)
+    line = artefacts.LINES[0]
+    assert translator.n_best([line] * 7) == [expected(tokenizer, line)] * 7
+
+
+def test_given_threads_and_large_searches_compute_one_batch_at_a_time(folder, monkeypatch):
+    for options, small, threads in (({"threads": 2}, 2**25, 2), ({}, 0, 0)):
+        monkeypatch.setattr(sessions, "SMALL_BYTES", small)
+        translator = Translator(folder, **options)
+        assert translator.session.get_session_options().intra_op_num_threads == threads
+        alone, batches = translator.session, []
+        translator.session = Recorded(alone, batches)
+        translator.translate(artefacts.LINES)
+        assert len(batches) == 1
 
 
 @pytest.mark.full
