@@ -38,8 +38,9 @@ START_IDS = "start_ids"  # source input: the tokens before the first generated o
 # The attention heads whose mean weights align target to source: `True` for all heads of the last
 # layer, pairs of layer and head, or `False` for no alignments.
 Alignments: TypeAlias = bool | tuple[tuple[int, int], ...]
-# Smaller keys (H K) stay open: to copy them costs less than the nodes that join both parts.
-LEAST_CLOSED = 256
+# A step adds W H K numbers to the keys of a block. If they are fewer, the cache stays open: copies
+# then cost less than the operations that join both parts.
+LEAST_CLOSED = 1024
 
 
 class Cache(NamedTuple):
@@ -249,7 +250,7 @@ class CachedDecoding:
         """Returns the empty `Cache`: `DecoderSlots` by sentence, the bias (B, W, 0) by hypothesis.
 
         The closed part has keys (B, H, 0, K) and values (B, H, 0, U) of each block. It is `()` for
-        one hypothesis, for small keys, and if the scores have a bias of the distance. Recurrent
+        one hypothesis, for small models, and if the scores have a bias of the distance. Recurrent
         blocks have `States` by hypothesis and nothing else.
         """
         blocks = self.decoder_stack.blocks
@@ -266,7 +267,7 @@ class CachedDecoding:
         past_bias = ops.zeros((batch_size, beam_width, 0), "float32")
         attention = blocks[0].self_attention
         has_bias = type(attention.positions or PositionEncoding()).bias is not PositionEncoding.bias
-        is_small = attention.num_heads * attention.key_dim < LEAST_CLOSED
+        is_small = beam_width * attention.num_heads * attention.key_dim < LEAST_CLOSED
         closed = () if is_small or has_bias else empty
         return Cache(DecoderSlots(empty, step_bias), past_bias, closed)
 

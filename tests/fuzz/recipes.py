@@ -259,7 +259,7 @@ def shake(model, seed, scale=0.3):
 
 
 def close_slots(size, steps):
-    """Closes caches whose keys are at least so large, after so many steps."""
+    """Closes caches that grow by at least so many numbers, after so many steps."""
     decoding.LEAST_CLOSED, loop.OPEN_STEPS = size, steps
 
 
