@@ -1,11 +1,12 @@
-"""Cost of serving by batch size, source length and beam width, as a plot.
+"""Cost of serving by batch size, source length, beam width and output length, as a plot.
 
-    python benchmarks/growth.py --model FOLDER [--data DIR] [--threads 2]
+    python benchmarks/growth.py --model FOLDER [--data DIR] [--threads 2] [--vary "output length"]
 
 ONNX Runtime runs the trained tiny model as a float32 artefact. One of the three varies, the others
 stay at batches of 32 sentences, 16 source tokens and beam 4. The sentences of test.2016 and
-newstest2014 with the nearest length are used. Every point runs in a separate process, which shows
-its peak memory. tokens/s are medians over the rounds, end tokens included.
+newstest2014 with the nearest length are used. The output length is forced, with beam 10. Every
+point runs in a separate process, which shows its peak memory. tokens/s are medians over the rounds,
+end tokens included.
 """
 
 import os
@@ -24,30 +25,40 @@ GROWTH = {
     "batch size": [1, 2, 4, 8, 16, 32, 64, 128],
     "source length": [8, 16, 32, 64, 128],
     "beam width": [1, 2, 4, 8, 16],
+    "output length": [25, 50, 100, 200],
 }
+FORCED_WIDTH = 10
 
 
-def export(model, width, folder):
-    """Exports a float32 artefact with this beam width; 1 is greedy search."""
+def export(model, folder, width, length=None):
+    """Exports a float32 artefact with this beam width; 1 is greedy search. May force the length."""
     import keras_transformer as kt
     from keras_transformer.export import export_onnx
 
-    search = kt.GreedySearch() if width == 1 else kt.BeamSearch(width, LENGTH_PENALTY)
-    export_onnx(model, folder, search=search, verbose=False)
+    forced = {"min_length": length} if length else {}
+    search = kt.BeamSearch(width, LENGTH_PENALTY, **forced) if width > 1 else kt.GreedySearch()
+    export_onnx(model, folder, search=search, max_length=length, verbose=False)
     return folder
 
 
-def point(artefact, sources, setting, args):
+def artefact(model, parent, setting):
+    """Exports what a setting needs, unless another one needed it; returns the folder."""
+    width, length = setting["beam width"], setting.get("output length")
+    folder = parent / f"{width}-{length}"
+    return folder if folder.exists() else export(model, folder, width, length)
+
+
+def point(folder, sources, setting, args):
     """Measures tokens per second and peak memory of one setting, with a new engine.
 
     Args:
-        artefact: folder of the artefact with the setting's beam width.
+        folder: folder of the setting's artefact.
         sources: ids of all sentences, from which the setting chooses by length.
-        setting: dict with a value for each key of `BASE`.
+        setting: dict with a value for each key of `BASE`, and an "output length" if it is forced.
     """
     batch = sorted(sources, key=lambda ids: abs(len(ids) - setting["source length"]))
     batch = batch[: setting["batch size"]]
-    task = {"folder": str(artefact), "threads": args.threads, "clock": "wall"}
+    task = {"folder": str(folder), "threads": args.threads, "clock": "wall"}
     with bench.engines("serving_engines:serve", {"ours": task}) as opened:
         found = bench.in_turn(opened, args.rounds, batches=[batch])["ours"]
     rates = [sum(map(len, each["ids"][0])) / sum(each["seconds"]) for each in found]
@@ -62,7 +73,8 @@ def draw(report, path):
     """Plots speed above memory, in a column for each quantity that varies."""
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(2, len(GROWTH), figsize=(11, 5), sharey="row", sharex="col")
+    shape, size = (2, len(report["points"])), (1 + 3.3 * len(report["points"]), 5)
+    figure, axes = pyplot.subplots(*shape, figsize=size, sharey="row", sharex="col", squeeze=False)
     for column, (name, points) in zip(axes.T, report["points"].items(), strict=True):
         sizes = [each[name] for each in points]
         for axis, key in zip(column, ("tokens_per_second", "peak_mb"), strict=True):
@@ -81,19 +93,22 @@ def draw(report, path):
 
 def main():
     parser = bench.Parser(__doc__, "data", "model", "rounds", rounds=5)
+    parser.add_argument("--vary", nargs="+", choices=GROWTH, default=list(GROWTH))
     parser.set_defaults(output=bench.RESULTS / "growth.json")
     args = parser.parse_args()
     model, tokenizer = subjects.load_trained(args.model)
     lines, _ = subjects.multi30k(args.data)
     lines += [line.lower() for line in subjects.newstest(args.data)]
     sources = subjects.source_ids(tokenizer, lines)
-    points = {name: [] for name in GROWTH}
-    with tempfile.TemporaryDirectory() as folder:
-        artefacts = {w: export(model, w, Path(folder) / str(w)) for w in GROWTH["beam width"]}
-        for name, sizes in GROWTH.items():
-            for size in sizes:
+    points = {name: [] for name in args.vary}
+    with tempfile.TemporaryDirectory() as parent:
+        for name in args.vary:
+            for size in GROWTH[name]:
                 setting = BASE | {name: size}
-                points[name].append(point(artefacts[setting["beam width"]], sources, setting, args))
+                if name == "output length":
+                    setting["beam width"] = FORCED_WIDTH
+                folder = artefact(model, Path(parent), setting)
+                points[name].append(point(folder, sources, setting, args))
                 print(points[name][-1], flush=True)
     report = bench.keep(args, {"rounds": args.rounds, "points": points})
     draw(report, args.output.with_suffix(".png"))

@@ -15,7 +15,8 @@ import keras_transformer as kt
 LENGTH_PENALTY = 1.0
 SEARCHES = {"greedy": 1, "beam 4": 4}
 PRECISIONS = ("float32", "int8")
-# Our engines. Two files keep one copy of the caches in memory; the loop of one file keeps three.
+# Our engines. Two files keep one copy of the caches in memory; the loop of one file keeps three
+# copies of the slots that are open.
 LAYOUTS = {"ours": "loop", "two files": "steps"}
 
 

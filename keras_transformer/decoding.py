@@ -12,10 +12,14 @@ hides the slots of other hypotheses. When the search reorders hypotheses, it reo
 of this bias. A block with a recurrent unit keeps one state for each hypothesis instead. The search
 reorders these states, which are small.
 
+The cache has an open part, which a step copies and extends, and a closed part, which no step
+changes. After some steps, `close` moves the slots that a running hypothesis still attends to from
+the open part to the closed one. All other slots leave the cache.
+
 `()` stands for missing tensors, because nests of tensors skip it.
 
 Shapes: B batch, W beam width, S source length, P prompt length, H heads, K key size, U value size,
-D d_model, V vocabulary, t steps so far.
+D d_model, V vocabulary, t steps so far, C closed slots, O open slots, N all slots.
 """
 
 import dataclasses
@@ -26,6 +30,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.attention import FORBIDDEN, append
+from keras_transformer.layers.positions import PositionEncoding
 from keras_transformer.special_ids import BEGIN_ID
 from keras_transformer.types import Tensor
 
@@ -34,10 +39,13 @@ START_IDS = "start_ids"  # source input: the tokens before the first generated o
 # The attention heads whose mean weights align target to source: `True` for all heads of the last
 # layer, pairs of layer and head, or `False` for no alignments.
 Alignments: TypeAlias = bool | tuple[tuple[int, int], ...]
+# A step adds W H K numbers to the keys of a block. If they are fewer, the cache stays open: copies
+# then cost less than the operations that join both parts.
+LEAST_CLOSED = 1024
 
 
 class Cache(NamedTuple):
-    """State of a model between search steps: two nests of tensors, `()` if empty.
+    """State of a model between search steps: three nests of tensors, `()` if empty.
 
     A search removes finished sentences and reorders hypotheses. After a reordering, row w of
     `by_hypothesis` holds the tensors of the hypothesis that hypothesis w continues.
@@ -45,10 +53,13 @@ class Cache(NamedTuple):
     Attributes:
         by_sentence: tensors (B, ...), which the hypotheses of a sentence share.
         by_hypothesis: tensors (B, W, ...), which the search reorders with the hypotheses.
+        closed: tensors (B, ...), which no step changes. If there are any, the search calls `close`
+            of the model after some steps.
     """
 
     by_sentence: Any = ()
     by_hypothesis: Any = ()
+    closed: Any = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +82,9 @@ class SearchModel(Protocol):
             `None`, there is no limit.
         source_inputs: dict from name to the `keras.KerasTensor` that the encoder reads. Without it,
             or if it is `None`, the model reads token ids.
+        close: a method that takes the `Cache` and the log-probabilities of the running hypotheses,
+            float32 (B, W), -inf for the others. It returns the `Cache` without the slots that no
+            running hypothesis attends to. A cache with a closed part requires it.
     """
 
     def encode(self, source_ids: Any) -> Any:
@@ -112,10 +126,10 @@ class SearchModel(Protocol):
 
 
 class DecoderSlots(NamedTuple):
-    """Cached keys and values that all hypotheses of a sentence share.
+    """Cached keys and values that all hypotheses of a sentence share: the open part.
 
     Attributes:
-        blocks: for each block keys (B, H, t W, K) and values (B, H, t W, U).
+        blocks: for each block keys (B, H, O, K) and values (B, H, O, U).
         step_bias: (B, W, W), attention bias between the tokens of one step: each attends only to
             itself. `()` if W is 1.
     """
@@ -244,7 +258,9 @@ class CachedDecoding:
     def initial_cache(self, batch_size: Any, beam_width: int = 1) -> Cache:
         """Returns the empty `Cache`: `DecoderSlots` by sentence, the bias (B, W, 0) by hypothesis.
 
-        Recurrent blocks have `States` by hypothesis and nothing by sentence.
+        The closed part has keys (B, H, 0, K) and values (B, H, 0, U) of each block. It is `()` for
+        one hypothesis, for small models, and if the scores have a bias of the distance. Recurrent
+        blocks have `States` by hypothesis and nothing else.
         """
         blocks = self.decoder_stack.blocks
         if self.recurrent:
@@ -258,7 +274,40 @@ class CachedDecoding:
         others = FORBIDDEN * (1.0 - ops.eye(beam_width, dtype="float32"))  # (W, W)
         step_bias = ops.broadcast_to(others, (batch_size, beam_width, beam_width))
         past_bias = ops.zeros((batch_size, beam_width, 0), "float32")
-        return Cache(DecoderSlots(empty, step_bias), by_hypothesis=past_bias)
+        attention = blocks[0].self_attention
+        has_bias = type(attention.positions or PositionEncoding()).bias is not PositionEncoding.bias
+        is_small = beam_width * attention.num_heads * attention.key_dim < LEAST_CLOSED
+        closed = () if is_small or has_bias else empty
+        return Cache(DecoderSlots(empty, step_bias), past_bias, closed)
+
+    def close(self, cache: Cache, running: Tensor) -> Cache:
+        """Moves the open slots to the closed part, and drops those without attention.
+
+        Sentences may attend to different numbers of slots. Those with fewer keep some slots that
+        their bias hides.
+
+        Args:
+            cache: `Cache` with a closed part.
+            running: float32 (B, W), -inf for hypotheses that do not run.
+
+        Returns:
+            `Cache` with C closed slots and no open slot. C is the largest number of slots that the
+            running hypotheses of a sentence attend to.
+        """
+        slots, past_bias, closed = cache
+        runs = ops.expand_dims(running > float("-inf"), 2)  # (B, W, 1)
+        attended = ops.any(ops.logical_and(past_bias > FORBIDDEN / 2, runs), axis=1)  # (B, N)
+        attended = ops.cast(attended, "float32")
+        count = ops.cast(ops.max(ops.sum(attended, axis=1)), "int32")
+        _, kept = ops.top_k(attended, count)  # (B, C), equal ones in their order
+        rows = _rows(slots.blocks[0][0].shape[1], kept, attended)
+        closed = [
+            tuple(_taken(append(*parts), rows) for parts in zip(ready, past, strict=True))
+            for ready, past in zip(closed, slots.blocks, strict=True)
+        ]
+        past_bias = _taken(past_bias, _rows(past_bias.shape[1], kept, attended))
+        empty = [tuple(x[:, :, :0] for x in past) for past in slots.blocks]
+        return Cache(slots._replace(blocks=empty), past_bias, closed)
 
     def decode_step(
         self,
@@ -291,8 +340,10 @@ class CachedDecoding:
         if self.recurrent:
             pasts, add = cache.by_hypothesis.blocks, append
         else:
-            slots, past_bias = cache
+            slots, past_bias, closed = cache
             pasts, add = slots.blocks, slots.add
+            if closed:
+                pasts = [(*past, *ready) for past, ready in zip(pasts, closed, strict=True)]
             if not isinstance(slots.step_bias, tuple):  # W > 1
                 past_bias = add(past_bias, slots.step_bias)  # (B, W, (t + 1) W)
                 attention_bias = past_bias[:, None]  # (B, 1, W, (t + 1) W)
@@ -312,7 +363,7 @@ class CachedDecoding:
         if self.recurrent:
             cache = Cache(by_hypothesis=States(after))
         else:
-            cache = Cache(slots._replace(blocks=after), past_bias)
+            cache = Cache(slots._replace(blocks=after), past_bias, closed)
         chosen = joined_heads if each_head else mean_of_heads
         return vectors, cache, *([chosen(weights, heads)] if weights else [])
 
@@ -341,7 +392,7 @@ class CachedDecoding:
         if self.recurrent:
             raise ValueError("A recurrent decoder has no prefill: pass each token to decode_step.")
         batch_size, length = ops.shape(ids)
-        slots, past_bias = self.initial_cache(batch_size, beam_width)
+        slots, past_bias, closed = self.initial_cache(batch_size, beam_width)
         # The tokens take the place of the hypotheses. Each attends to itself and all before it.
         later = FORBIDDEN * (1.0 - ops.tril(ops.ones((length, length), "float32")))
         later = ops.broadcast_to(later, (batch_size, length, length))
@@ -353,7 +404,7 @@ class CachedDecoding:
         )
         if beam_width > 1:
             past_bias = ops.zeros((batch_size, beam_width, length), "float32")
-        cache = Cache(slots._replace(blocks=filled.by_sentence.blocks), past_bias)
+        cache = Cache(slots._replace(blocks=filled.by_sentence.blocks), past_bias, closed)
         return vectors, cache, *weights
 
     def aligned_heads(self, alignments: Alignments) -> dict[int, list[int]]:
@@ -401,3 +452,18 @@ def joined_heads(weights: Sequence[Tensor], heads: dict[int, list[int]]) -> Tens
     ]
     joined = chosen[0] if len(chosen) == 1 else ops.concatenate(chosen, axis=1)
     return ops.cast(joined, "float32")
+
+
+def _rows(groups: int, kept: Tensor, slots: Tensor) -> Tensor:
+    """Returns the rows of kept slots (B, C) in tables of all slots: (B, G, C) for G groups.
+
+    The tables hold the N slots of each group of each sentence. `slots` is any tensor (B, N).
+    """
+    batch_size, count = ops.shape(slots)
+    first = ops.reshape(ops.arange(batch_size * groups) * count, (-1, groups, 1))
+    return first + ops.expand_dims(kept, 1)
+
+
+def _taken(x: Tensor, rows: Tensor) -> Tensor:
+    """Takes rows (B, G, C) of keys, values or a bias (B, G, N, ...)."""
+    return ops.take(ops.reshape(x, (-1, *x.shape[3:])), rows, axis=0)

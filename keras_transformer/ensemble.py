@@ -117,13 +117,23 @@ class Ensemble(DistributedModel):
         self, ids: Tensor, position: Tensor, memory: Members, cache: Cache
     ) -> tuple[Tensor, Cache]:
         """Returns the log of the mean probabilities (B, W, V), and the caches."""
-        caches = map(Cache, cache.by_sentence, cache.by_hypothesis)
         steps = [
             model.decode_step(ids, position, own, past)
-            for model, own, past in zip(self.models, memory.memories, caches, strict=True)
+            for model, own, past in zip(
+                self.models, memory.memories, map(Cache, *cache), strict=True
+            )
         ]
         logits, after = zip(*steps, strict=True)
         return log_mean_probabilities(logits), _joined(after)
+
+    def close(self, cache: Cache, running: Tensor) -> Cache:
+        """Closes the slots of each member that has closed ones. See `SearchModel`."""
+        return _joined(
+            [
+                model.close(past, running) if past.closed else past
+                for model, past in zip(self.models, map(Cache, *cache), strict=True)
+            ]
+        )
 
     def get_config(self) -> dict[str, Any]:
         models = [keras.saving.serialize_keras_object(model) for model in self.models]

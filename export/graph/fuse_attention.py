@@ -298,10 +298,11 @@ def _pack(
     graph: ir.Graph, node: ir.Node, shapes: InferredShapes, project: bool, packed: dict
 ) -> None:
     """Packs the projections of one attention; see `pack_projections`."""
-    parts, visible = list(node.inputs[:3]), None
-    scaled = producer(parts[2], "Mul")
+    places, visible = [_place(node, index) for index in range(3)], None
+    scaled = producer(node.inputs[2], "Mul")
     if scaled:
-        parts[2], visible = scaled.inputs
+        places[2], visible = (scaled, 0), scaled.inputs[1]
+    parts = [reader.inputs[index] for reader, index in places]
     split = producer(parts[0], "Split")
     is_packed = bool(split) and list(split.outputs) == parts
     projections = (
@@ -320,6 +321,7 @@ def _pack(
     project = (
         project
         and len(node.outputs) == 1
+        and places[1][0] is node
         and len(dims) == 1
         and len(size) == 3
         and set(factor[-2:]) <= {1}  # same effect on values and output
@@ -347,13 +349,24 @@ def _pack(
     rows = rows if bias is None else tape.op("Add", [rows, bias])
     sizes = np.array([item.const_value.shape[1] for item in weights], np.int64)
     sizes = add_initializer(graph, f"{name}/sizes", sizes)
-    parts = tape.op_multi_out("Split", [rows, sizes], {"axis": -1}, num_outputs=3)
-    (scaled or node).prepend(list(tape.nodes))
-    for index, part in enumerate(parts):
-        if index == 2 and scaled:
-            scaled.replace_input_with(0, part)
-        else:
-            node.replace_input_with(index, part)
+    new = tape.op_multi_out("Split", [rows, sizes], {"axis": -1}, num_outputs=3)
+    products = {value.producer() for value in parts}
+    next(item for item in node.graph if item in products).prepend(list(tape.nodes))
+    for (reader, index), part in zip(places, new, strict=True):
+        reader.replace_input_with(index, part)
+
+
+def _place(node: ir.Node, index: int) -> tuple[ir.Node, int]:
+    """Returns the node, and the number of its input, that reads a projected input of an attention.
+
+    New keys and values are reshaped, before they are joined with cached ones.
+    """
+    value = node.inputs[index]
+    while joined := producer(value, "Concat"):
+        value = joined.inputs[-1]
+    turned = producer(value, "Transpose")
+    reshaped = turned and producer(turned.inputs[0], "Reshape")
+    return (reshaped, 0) if reshaped and value is not node.inputs[index] else (node, index)
 
 
 def _projection(value: ir.Value, graph: ir.Graph) -> tuple | None:

@@ -231,7 +231,7 @@ class StepwiseSearch:
             parts["tokens"] = loop_inputs.given.tokens
         if self.model.recurrent:
             return {**parts, "states": cache.by_hypothesis.blocks}
-        slots, past_bias = cache
+        slots, past_bias, _ = cache
         return {
             **parts,
             **slots._replace(blocks=_cast(slots.blocks, self.dtype))._asdict(),

@@ -233,18 +233,21 @@ class MultiHeadAttention(BaseLayer):
 
         Args:
             query: (B, W, D), the new tokens.
-            cache: keys (B, H, t W, K) and values (B, H, t W, U).
+            cache: keys (B, H, O, K) and values (B, H, O, U); after them the closed ones, if any:
+                keys (B, H, C, K) and values (B, H, C, U).
             position: t, integer scalar, the position of the new tokens.
-            attention_bias: float (B, 1, W, (t + 1) W), `FORBIDDEN` at the slots of other
+            attention_bias: float (B, 1, W, C + O + W), `FORBIDDEN` at the slots of other
                 hypotheses. `None` for one hypothesis per sentence.
             add: function that adds new keys or values to the cache.
 
         Returns:
-            Outputs (B, W, D), and the cache with the new tokens.
+            Outputs (B, W, D), and the cache with the new tokens, without closed ones.
         """
         new_keys, new_values = self.project_key_value(query, position=position)
-        cache = add(cache[0], new_keys), add(cache[1], new_values)
-        output, _ = self.attend(query, *cache, attention_bias=attention_bias, position=position)
+        keys, values, *closed = cache
+        cache = add(keys, new_keys), add(values, new_values)
+        both = map(append, closed, cache) if closed else cache
+        output, _ = self.attend(query, *both, attention_bias=attention_bias, position=position)
         return output, cache
 
     def project_key_value(

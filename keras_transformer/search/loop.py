@@ -1,9 +1,13 @@
 """The loop over steps that all searches share.
 
 It uses only TensorFlow operations that ONNX has too, so Keras, SavedModel and ONNX run the same
-search. There are two nested loops. Each step of the inner loop adds one token to every hypothesis.
-Each phase of the outer loop removes the finished sentences from the batch, with their caches, so
-that later steps cost less.
+search. The loops are nested, from the inside to the outside:
+
+- A step adds one token to every hypothesis.
+- A stretch of a few steps ends with `close`, if the cache has a closed part. Slots that no running
+  hypothesis attends to leave the cache, and the next steps do not copy the other ones.
+- A phase ends when a quarter of its sentences have finished. They leave the batch, with their
+  caches, so that later steps cost less.
 
 A prompt or a target prefix passes through the same steps as generated tokens: at a position with a
 given token, that token is the only candidate. A prompt is not part of the result; a prefix is.
@@ -34,6 +38,8 @@ RECORDS = ("history", "token_scores", "alignments")
 LEAST_LOG_PROB = np.float32(-1e30)
 # The next phase begins when a quarter of the sentences of this phase have finished.
 UNFINISHED_SHARE = 0.75
+# Steps of a stretch. Each of them copies the open slots, and closing copies all that stay.
+OPEN_STEPS = 8
 
 
 class Hypotheses(NamedTuple):
@@ -253,13 +259,27 @@ def run(
         inputs_part = inputs_part._replace(noise=noise)
         enough = tf.shape(inputs_part.limit)[0]
         enough = tf.floor(UNFINISHED_SHARE * tf.cast(enough, tf.float32))
+        step = functools.partial(add_token, search, model, memory_part, inputs_part)
 
         def most_go_on(position: Tensor, hypotheses: Hypotheses, cache: Cache) -> Tensor:
             return tf.reduce_sum(tf.cast(_going_on(hypotheses.running), tf.float32)) > enough
 
+        def stretch(
+            position: Tensor, hypotheses: Hypotheses, cache: Cache
+        ) -> tuple[Tensor, Hypotheses, Cache]:
+            end = position + OPEN_STEPS
+
+            def is_open(position: Tensor, hypotheses: Hypotheses, cache: Cache) -> Tensor:
+                return tf.logical_and(position < end, most_go_on(position, hypotheses, cache))
+
+            position, hypotheses, cache = tf.while_loop(
+                is_open, step, [position, hypotheses, cache], shape_invariants=shapes
+            )
+            return position, hypotheses, model.close(cache, hypotheses.running)
+
         position, part, cache = tf.while_loop(
             most_go_on,
-            functools.partial(add_token, search, model, memory_part, inputs_part),
+            stretch if tf.nest.flatten(cache.closed) else step,
             [position, take(hypotheses, sentences), take(cache, chosen)],
             shape_invariants=shapes,
         )

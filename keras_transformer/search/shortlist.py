@@ -269,6 +269,7 @@ class Shortlisted:
         self.max_source_length: int | None = model.max_source_length
         self.start_ids: Callable[[Tensor], Tensor] = model.start_ids
         self.initial_cache: Callable[[Tensor, int], Cache] = model.initial_cache
+        self.close: Callable[[Cache, Tensor], Cache] = model.close
 
     def logit_bias(self, source_ids: Array) -> Array:
         """Returns what `decode_step` adds to logits for sources (B, S): 0 for a candidate, (B, V).

@@ -295,8 +295,8 @@ class SpeechSearch(BeamSearch):
 
 def _first_slots(cache: Cache, count: Tensor) -> Cache:
     """Returns the cache of the first `count` tokens."""
-    slots, past_bias = cache
+    slots, past_bias, closed = cache
     blocks = tf.nest.map_structure(lambda x: x[:, :, :count], slots.blocks)
     if tf.is_tensor(past_bias):
         past_bias = past_bias[:, :, :count]
-    return Cache(slots._replace(blocks=blocks), past_bias)
+    return Cache(slots._replace(blocks=blocks), past_bias, closed)

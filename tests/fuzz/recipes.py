@@ -19,6 +19,8 @@ import keras
 import numpy as np
 
 import keras_transformer as kt
+from keras_transformer import decoding
+from keras_transformer.search import loop
 
 VOCAB = 11
 
@@ -225,6 +227,7 @@ class Search(Model):
         self.run(
             self.filled("options = dict(layout={layout}, max_length={length}, options={asked})")
         )
+        self.run(self.filled("close_slots({closed}, {opened})"))
         self.model, self.search = self.names["model"], self.names["search"]
         self.options = self.names["options"]
 
@@ -255,6 +258,11 @@ def shake(model, seed, scale=0.3):
             variable.assign(old + noise(random.normal(0, scale, variable.shape)))
 
 
+def close_slots(size, steps):
+    """Closes caches that grow by at least so many numbers, after so many steps."""
+    decoding.LEAST_CLOSED, loop.OPEN_STEPS = size, steps
+
+
 NAMES = {
     "keras": keras,
     "layers": keras.layers,
@@ -263,4 +271,5 @@ NAMES = {
     "np": np,
     "ByHand": ByHand,
     "shake": shake,
+    "close_slots": close_slots,
 }
