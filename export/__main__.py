@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     """
     parser = argparse.ArgumentParser(
         prog="python -m keras_transformer.export",
-        description="Export a saved model to ONNX, a SavedModel or another engine, or write an "
+        description="Export a saved model to ONNX, LiteRT, a SavedModel or another engine, or write an "
         "artefact into a Triton model repository.",
         argument_default=argparse.SUPPRESS,
     )

@@ -32,9 +32,10 @@ from keras_transformer.export.runtime.batching import (
     in_batches,
     run_rows,
 )
+from keras_transformer.export.runtime.engine import Session, check_threads
 from keras_transformer.export.runtime.input_readers import InputReader, stack_rows
 from keras_transformer.export.runtime.options import CallInputs, OptionReader
-from keras_transformer.export.runtime.session import check_threads, open_session
+from keras_transformer.export.runtime.sessions import open_session
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, StrPath
 
@@ -97,7 +98,7 @@ class Runner:
                 )
         self._options = OptionReader(artefact)
         self._reader, self._result_maker = self._reader_and_result_maker(artefact)
-        self.session: Any = open_session(
+        self.session: Session = open_session(
             artefact, providers, threads=threads, arena=arena, spinning=spinning
         )
         self.provider: str = self.session.get_providers()[0]
