@@ -148,6 +148,7 @@ class LiteRTFile(ArtefactFiles):
         weights = tf.Module()
         weights.all = [variable.value for variable in self.task.model.variables]
         converter = tf.lite.TFLiteConverter.from_concrete_functions([self.traced], weights)
+        converter.canonicalizing_inf_as_min_max_float = False
         if precision != "float32":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if precision == "float16":
@@ -191,14 +192,15 @@ class LiteRTFile(ArtefactFiles):
 
 def _explained(error: Exception) -> str:
     """Returns the operators that LiteRT lacks, with their types, from the converter's error."""
+    remedy = "Replace it in the model, or export with export_onnx. The target is unchanged."
     lacking = re.findall(r"^\s+tf\.(\w+\(.*?)(?: : \{.*)?$", str(error), re.MULTILINE)
-    if not lacking:
-        return f"LiteRT's converter failed: {quoted(error, 500)} Try export_onnx."
-    names = sorted({call.partition("(")[0] for call in lacking})
-    return (
-        f"LiteRT has no built-in operator for {', '.join(names)}, such as {lacking[0]}. Replace it "
-        "in the model, or export with export_onnx. The target is unchanged."
-    )
+    if lacking:
+        names = ", ".join(sorted({call.partition("(")[0] for call in lacking}))
+        return f"LiteRT has no built-in operator for {names}, such as {lacking[0]}. {remedy}"
+    refused = re.search(r"error: 'tfl?\.(\w+)' op (.*)", str(error))
+    if refused:
+        return f"LiteRT's converter refuses {refused[1]}: it {refused[2]}. {remedy}"
+    return f"LiteRT's converter failed: {quoted(error, 500)} {remedy}"
 
 
 @contextlib.contextmanager

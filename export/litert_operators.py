@@ -1,8 +1,10 @@
 """Operators that LiteRT lacks, written with operators that it has, while a function is traced.
 
-LiteRT's built-in operators have few kernels for int64 and for booleans. `portable_operators`
-replaces TensorFlow's functions that make such operators. Each replacement gives the same numbers.
-A case without an exact replacement keeps its operator, and the converter then refuses it by name.
+LiteRT's built-in operators have few kernels for int64 and for booleans, and the converter writes
+some operators as others that give other numbers. `portable_operators` replaces TensorFlow's
+functions that make such operators. Each replacement gives TensorFlow's numbers. A case without an
+exact replacement keeps its operator, and the converter then refuses it by name. To add a new
+replacement, add a function and its row in `REPLACED`.
 """
 
 import contextlib
@@ -68,6 +70,12 @@ def _is_whole(kept: Sequence[int], strides: Any, masks: Mapping[str, int]) -> bo
     )
 
 
+def _tensors(*values: Any) -> list[Tensor]:
+    """Returns numbers and tensors as tensors of one dtype."""
+    dtypes = [value.dtype for value in values if tf.is_tensor(value)]
+    return [tf.convert_to_tensor(value, *dtypes[:1]) for value in values]
+
+
 def _top_k(make: Callable[..., Any], *inputs: Any, index_type: Any, **options: Any) -> Any:
     """Casts int32 indices."""
     values, index = make(*inputs, index_type=tf.int32, **options)
@@ -78,7 +86,7 @@ def _top_k(make: Callable[..., Any], *inputs: Any, index_type: Any, **options: A
 
 def _floor_divide(make: Callable[..., Tensor], x: Any, y: Any, name: Any = None) -> Tensor:
     """Divides int64 as int32, if both numbers are known to fit."""
-    x, y = (tf.convert_to_tensor(value) for value in (x, y))
+    x, y = _tensors(x, y)
     if x.dtype != tf.int64 or not (_fits_int32(x) and _fits_int32(y)):
         return make(x, y, name)
     return tf.cast(make(tf.cast(x, tf.int32), tf.cast(y, tf.int32), name), tf.int64)
@@ -102,7 +110,7 @@ def _power(make: Callable[..., Tensor], x: Any, y: Any, name: Any = None) -> Ten
 
     Products of int64 wrap in TensorFlow, too.
     """
-    x, y = (tf.convert_to_tensor(value) for value in (x, y))
+    x, y = _tensors(x, y)
     base = tf.get_static_value(x)
     if x.dtype != tf.int64 or base is None or base.shape:
         return make(x, y, name)
@@ -110,9 +118,39 @@ def _power(make: Callable[..., Tensor], x: Any, y: Any, name: Any = None) -> Ten
     return tf.gather(table, y)
 
 
+def _scatter_update(
+    make: Callable[..., Tensor], tensor: Any, indices: Any, updates: Any, **options: Any
+) -> Tensor:
+    """Takes each row from the updates or from the tensor.
+
+    The converter writes tensor * (1 - mask) + ScatterNd(indices, updates). This adds up updates of
+    the same row, and infinite numbers become NaN.
+
+    before   y = TensorScatterUpdate(x, indices, updates)
+    after    y = Gather(Concat(x, updates), n), n: the number of a row of x, or of its last update
+    """
+    tensor, indices, updates = (tf.convert_to_tensor(value) for value in (tensor, indices, updates))
+    depth = indices.shape[-1]
+    if depth is None or tensor.shape.rank is None:
+        return make(tensor, indices, updates, **options)
+    shape, indices = tf.shape(tensor), tf.cast(indices, tf.int32)
+    place, count = 0, 1
+    for axis in range(depth):
+        place, count = place * shape[axis] + indices[..., axis], count * shape[axis]
+    place, row = tf.reshape(place, [-1]), shape[depth:]
+    rows = [
+        tf.reshape(value, tf.concat([[size], row], axis=0))
+        for value, size in ((tensor, count), (updates, tf.size(place)))
+    ]
+    last = tf.math.unsorted_segment_max(tf.range(tf.size(place)), place, count)
+    number = tf.where(last >= 0, count + last, tf.range(count))
+    return tf.reshape(tf.gather(tf.concat(rows, axis=0), number), shape)
+
+
 # (module, function of it) -> the replacement, whose first argument is that function.
 REPLACED = {
     (gen_array_ops, "strided_slice"): _strided_slice,
+    (gen_array_ops, "tensor_scatter_update"): _scatter_update,
     (gen_math_ops, "floor_div"): _floor_divide,
     (gen_math_ops, "_pow"): _power,
     (gen_nn_ops, "top_kv2"): _top_k,

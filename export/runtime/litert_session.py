@@ -14,6 +14,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.messages import shorten
+from keras_transformer.export.artefact.options import default_inputs
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError
 from keras_transformer.export.runtime.engine import LITERT_NAME, ProviderError, check_threads
 from keras_transformer.types import Array, StrPath
@@ -56,6 +57,11 @@ class LiteRTSession:
             RuntimeError: an operator fails, such as a lookup of an id outside of its table.
         """
         inputs = {name: np.asarray(array) for name, array in input_feed.items()}
+        is_empty = any(array.shape[:1] == (0,) for array in inputs.values())
+        if is_empty:  # LiteRT has no tensors without rows: run one row of zeros
+            for name, array in inputs.items():
+                if array.shape[:1] == (0,):
+                    inputs[name] = np.zeros((1, *array.shape[1:]), array.dtype)
         try:
             runner = self._idle.pop()
         except IndexError:
@@ -63,7 +69,8 @@ class LiteRTSession:
         # After an error the interpreter is not used again.
         outputs = runner(**{**self.defaults, **inputs})
         self._idle.append(runner)
-        return [outputs[name] for name in output_names or outputs]
+        found = [outputs[name] for name in output_names or outputs]
+        return [array[:0] for array in found] if is_empty else found
 
     def get_providers(self) -> list[str]:
         """Returns the name of the engine."""
@@ -113,8 +120,7 @@ def open_session(
     if threads is not None:
         check_threads("threads", threads)
     manifest = artefact.manifest
-    options = manifest.get("options", [])
-    defaults = {value["name"]: np.array(value["default"], value["dtype"]) for value in options}
+    defaults = default_inputs(manifest)
     try:
         session = LiteRTSession(artefact.model_path, threads, defaults, artefact.check_unchanged)
     except (RuntimeError, ValueError) as error:
@@ -126,7 +132,7 @@ def open_session(
             f"with {shorten(manifest['versions'])}; a release of ai-edge-litert at least as new "
             "should run it."
         ) from error
-    expected = ([*manifest["inputs"], *options], manifest["outputs"])
+    expected = ([*manifest["inputs"], *manifest.get("options", [])], manifest["outputs"])
     for what, found, values in zip(("inputs", "outputs"), session.values(), expected, strict=True):
         described = sorted((value["name"], value["dtype"], len(value["axes"])) for value in values)
         found = [(value["name"], value["dtype"], len(value["axes"])) for value in found]
