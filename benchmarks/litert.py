@@ -26,7 +26,7 @@ CASES = list(itertools.product(WIDTHS, PRECISIONS, ENGINES))
 
 def place(work, case):
     search, precision, engine = case
-    return work / f"{search}, {precision}.{ENGINES[engine]}"
+    return work / f"{search}, {precision}, {ENGINES[engine]}"
 
 
 def make(task):

@@ -86,7 +86,7 @@ def default_inputs(manifest: Mapping[str, Any]) -> dict[str, Array]:
     for entry in manifest.get("options", []):
         array = np.array(entry["default"], entry["dtype"])
         missing = len(entry["axes"]) - array.ndim  # lists end at an axis of size 0
-        found[entry["name"]] = array.reshape(*array.shape, *[0] * missing)
+        found[entry["name"]] = array.reshape((*array.shape, *[0] * missing))
     return found
 
 

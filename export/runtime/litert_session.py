@@ -1,11 +1,12 @@
 """Runs `model.tflite` with LiteRT, which was called TensorFlow Lite.
 
 An interpreter holds the tensors of one call, so each thread that calls at the same time gets its
-own. All of them map the same file. Its inputs are resized to the shapes of each call.
+own. All of them read the same bytes. Inputs are resized to the shapes of each call.
 """
 
 import collections
 import importlib.metadata
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,6 @@ class LiteRTSession:
         path: the file.
         threads: threads of a call. Defaults to `None`: LiteRT chooses.
         defaults: arrays by name, for inputs that a call leaves out. Defaults to none.
-        check: function without arguments, called after the file was opened. Defaults to none.
     """
 
     def __init__(
@@ -35,19 +35,17 @@ class LiteRTSession:
         path: StrPath,
         threads: int | None = None,
         defaults: Mapping[str, Array] | None = None,
-        check: Callable[[], None] = lambda: None,
     ) -> None:
-        self.path: str = str(path)
+        # The bytes, not the path: another interpreter may open when the file was replaced.
+        self._content: bytes = pathlib.Path(path).read_bytes()
         self.threads: int | None = threads
         self.defaults: Mapping[str, Array] = defaults or {}
-        self._check = check
         self._idle: collections.deque[Any] = collections.deque([self._open()])
 
     def _open(self) -> Any:
         """Returns the signature of a new interpreter as a function of arrays."""
-        runner = Interpreter(self.path, num_threads=self.threads).get_signature_runner()
-        self._check()
-        return runner
+        interpreter = Interpreter(model_content=self._content, num_threads=self.threads)
+        return interpreter.get_signature_runner()
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Array]) -> list:
         """See `engine.Session.run`.
@@ -122,16 +120,15 @@ def open_session(
     manifest = artefact.manifest
     defaults = default_inputs(manifest)
     try:
-        session = LiteRTSession(artefact.model_path, threads, defaults, artefact.check_unchanged)
+        session = LiteRTSession(artefact.model_path, threads, defaults)
     except (RuntimeError, ValueError) as error:
-        if isinstance(error, ArtefactError):
-            raise
         version = importlib.metadata.version("ai-edge-litert")
         raise ArtefactError(
             f"ai-edge-litert {version} cannot run {artefact.model_path}: {error} It was exported "
             f"with {shorten(manifest['versions'])}; a release of ai-edge-litert at least as new "
             "should run it."
         ) from error
+    artefact.check_unchanged()
     expected = ([*manifest["inputs"], *manifest.get("options", [])], manifest["outputs"])
     for what, found, values in zip(("inputs", "outputs"), session.values(), expected, strict=True):
         described = sorted((value["name"], value["dtype"], len(value["axes"])) for value in values)

@@ -92,6 +92,23 @@ def test_the_manifest_and_texts_are_those_of_onnx():
     assert ours.provider == "LiteRT"
 
 
+@pytest.mark.full
+def test_whisper_writes_the_tokens_of_onnx():
+    pytest.importorskip("transformers", reason="the random Whisper is of transformers")
+    from helpers import whisper_folder
+
+    frames = whisper_folder.features(3)
+    start = np.array([[2, 41, 42]] * 3, "int32")
+    found = []
+    for form in ("onnx", "litert"):
+        runner = open_runner(whisper_folder.artefact(form), threads=1)
+        inputs = {"features": frames, "start_ids": start}
+        found.append(runner.session.run(["token_ids", "scores"], inputs))
+    for expected, array in zip(*found, strict=True):
+        np.testing.assert_allclose(array, expected, rtol=1e-4)
+    assert found[0][0].any()
+
+
 def test_threads_and_workers_share_a_folder():
     translator = Translator(artefact(), workers=3)
     lines = [f"{line} {n}" for n in range(7) for line in LINES]
