@@ -20,7 +20,7 @@ PRECISIONS = ("float32", "int8")
 ENGINES = {"ONNX Runtime": "onnx", "LiteRT": "litert"}
 FILES = {"onnx": "model.onnx", "litert": "model.tflite"}
 TOKENS_PER_BATCH = 2048
-ALONE, TOGETHER = 64, 256  # sentences of a round
+ALONE, TOGETHER = 32, 128  # sentences of a round
 CASES = list(itertools.product(WIDTHS, PRECISIONS, ENGINES))
 
 
