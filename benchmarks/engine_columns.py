@@ -203,7 +203,33 @@ WEB = Table(
     ],
     web_rows,
 )
+
+
+def litert_rows(report):
+    for row in report["rows"]:
+        case = f"{row['search']}, {row['precision']}, {row['engine']}"
+        times = report.get("times", {}).get(case, {})
+        yield {**row, **times, "bytes": report["bytes"][case]}
+
+
+LITERT = Table(
+    [
+        ("search", "{search}"),
+        ("precision", "{precision}"),
+        ("engine", "{engine}"),
+        ("equal to ONNX Runtime", "{equal}"),
+        ("equal to float32", "{equal to float32}"),
+        ("BLEU against float32", "{bleu:.2f}"),
+        ("ms alone", "{alone ms}"),
+        ("ms in batches", "{together ms}"),
+        ("peak MiB", "{peak_mb:.0f}"),
+        ("file MB", "{bytes:MB.1f}"),
+    ],
+    litert_rows,
+    "Of {sentences} sentences.",
+)
 TABLES = {
+    "litert": LITERT,
     "layers": LAYERS,
     "peers": serving,
     "threads": THREADS,

@@ -36,7 +36,8 @@ def ours(task):
     import onnxruntime
 
     from keras_transformer.export.artefact.reader import read_artefact
-    from keras_transformer.export.runtime.session import CPU, has_small_steps, open_session
+    from keras_transformer.export.runtime.engine import CPU, has_small_steps
+    from keras_transformer.export.runtime.session import open_session
     from keras_transformer.padding import pad_rows
 
     use_sessions(task.get("spin"), task.get("exact"))

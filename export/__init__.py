@@ -1,4 +1,4 @@
-"""Exporters to ONNX, SavedModel and other engines, and the runtime that serves the ONNX files.
+"""Exporters to ONNX, SavedModel and other engines, and the runtime that serves artefacts.
 
 This folder is imported as `keras_transformer.export`.
 
@@ -6,8 +6,10 @@ Contents:
 
 - `exporter`, shared by all exporters: a `Format` writes files and runs them, and `export` stages,
   proves and seals them;
-- `onnx_model`, `saved_model`, `ctranslate2_model`, `marian_folder` and `triton`, one exporter
-  each; `attention`, which exports a translator's attention with `onnx_model`;
+- `onnx_model`, `litert_model`, `saved_model`, `ctranslate2_model`, `marian_folder` and `triton`,
+  one exporter each; `artefact_files`, the manifest that the first two write; `litert_operators`,
+  replacements for operators that LiteRT lacks; `attention`, which exports a translator's
+  attention with `onnx_model`;
 - `arguments`, the arguments of exporters and their common checks; `prepare`, the table of rules,
   and from arguments to a task; `float32`, copies of models; `model_inputs`, what a model reads;
   `encoder_decoder`, shared by the exporters to other engines; `staging`, atomic writes of folders;
@@ -42,6 +44,7 @@ _EXPORTERS = {
     "compare_with_keras": "compare",
     "export_attention": "attention",
     "export_ctranslate2": "ctranslate2_model",
+    "export_litert": "litert_model",
     "export_marian": "marian_folder",
     "export_onnx": "onnx_model",
     "export_saved_model": "saved_model",

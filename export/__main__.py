@@ -39,8 +39,8 @@ def parser() -> argparse.ArgumentParser:
     """
     parser = argparse.ArgumentParser(
         prog="python -m keras_transformer.export",
-        description="Export a saved model to ONNX, a SavedModel or another engine, or write an "
-        "artefact into a Triton model repository.",
+        description="Export a saved model to ONNX, LiteRT, a SavedModel or another engine, or "
+        "write an artefact into a Triton model repository.",
         argument_default=argparse.SUPPRESS,
     )
     parser.add_argument("model", help="MODEL.keras; for triton the folder of an artefact")

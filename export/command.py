@@ -18,9 +18,9 @@ from keras_transformer.export.artefact.messages import in_shell
 from keras_transformer.export.artefact.task_heads import Head, describe_head, head_of
 from keras_transformer.types import StrPath
 
-FORMATS = ("onnx", "saved_model", "ctranslate2", "marian", "triton")
-ONNX, SAVED_MODEL, CTRANSLATE2, MARIAN, TRITON = FORMATS
-WITH_SEARCH = (ONNX, SAVED_MODEL)
+FORMATS = ("onnx", "litert", "saved_model", "ctranslate2", "marian", "triton")
+ONNX, LITERT, SAVED_MODEL, CTRANSLATE2, MARIAN, TRITON = FORMATS
+WITH_SEARCH = (ONNX, LITERT, SAVED_MODEL)
 OF_MODELS = FORMATS[:-1]  # triton takes an artefact
 # Each option: its formats, its help and its argparse settings. Options without effect are errors:
 # a user who passes --length-penalty with --greedy expects an effect.
@@ -66,13 +66,13 @@ OPTIONS: Options = {
         NUMBER,
     ),
     "tolerance": (
-        (ONNX, SAVED_MODEL, CTRANSLATE2),
+        (ONNX, LITERT, SAVED_MODEL, CTRANSLATE2),
         "largest relative difference from Keras",
         REAL,
     ),
     "precision": (
-        (ONNX, CTRANSLATE2),
-        f"one of {', '.join(signature.PRECISIONS)} (float32); ctranslate2 has others",
+        (ONNX, LITERT, CTRANSLATE2),
+        f"one of {', '.join(signature.PRECISIONS)} (float32); litert and ctranslate2 have others",
         {},
     ),
     "text": (
@@ -80,7 +80,7 @@ OPTIONS: Options = {
         "onnx: also write a file from text to text; triton: serve that file",
         SWITCH,
     ),
-    "max_source_length": ((ONNX,), "longest source in tokens (512)", NUMBER),
+    "max_source_length": ((ONNX, LITERT), "longest source in tokens (512)", NUMBER),
     "fuse": (
         (ONNX,),
         "standard ONNX operators only, if the weights stay float",
@@ -97,7 +97,7 @@ OPTIONS: Options = {
         {"choices": signature.LAYOUTS},
     ),
     "head": (
-        (ONNX,),
+        (ONNX, LITERT),
         "head of the outputs: head.json, which an import of BERT writes",
         {"metavar": "FILE"},
     ),

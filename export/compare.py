@@ -19,8 +19,11 @@ from keras import ops
 
 from keras_transformer import search as searches
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.manifest import engine_of
+from keras_transformer.export.artefact.options import default_inputs
 from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
 from keras_transformer.export.exporter import Rule, check_rules
+from keras_transformer.export.litert_model import OPENER
 from keras_transformer.export.proof import run_exported
 from keras_transformer.export.runtime.lines import text_of
 from keras_transformer.export.staging import ExportError
@@ -116,7 +119,8 @@ def compare_with_keras(
 
     Args:
         model: the Keras model that was exported.
-        folder: result of `export_onnx`, with a search and a tokenizer. Its text model also runs.
+        folder: result of `export_onnx` or `export_litert`, with a search and a tokenizer. Its text
+            model also runs.
         lines: sources, or prompts of a language model. As in the runtime, a line ends at a NUL
             character.
         references: reference translations, for BLEU and chrF. Defaults to `None`.
@@ -163,7 +167,11 @@ def compare_with_keras(
     expected = [ops.convert_to_numpy(search(model, batch, **options).ids) for batch in batches]
     keras_seconds = time.perf_counter() - begun
     cases = [{signature.SOURCE_IDS: batch, **seed} for batch in batches]
-    found = run_exported(artefact.model_paths, cases, timed=True)
+    opener = ""
+    if engine_of(manifest) == signature.LITERT:
+        opener, defaults = OPENER, default_inputs(manifest)
+        cases = [{**defaults, **case} for case in cases]
+    found = run_exported(artefact.model_paths, cases, opener=opener, timed=True)
     tokenizer = artefact.target_tokenizer
 
     def served(rows: list[list[int]]) -> list[str]:

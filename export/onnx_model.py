@@ -1,8 +1,5 @@
 """Exports model and search to one ONNX file, which is compared with Keras before it appears."""
 
-import contextlib
-import importlib.metadata
-import json
 import pathlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +8,11 @@ from typing import Any
 import keras
 import onnx_ir as ir
 
-from keras_transformer.call_options import bounds
 from keras_transformer.export.arguments import Arguments, check_dtypes
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.manifest import digest, seal
 from keras_transformer.export.artefact.task_heads import Head
-from keras_transformer.export.exporter import Case, Format, Part, export, part_of
+from keras_transformer.export.artefact_files import ArtefactFiles
+from keras_transformer.export.exporter import Case, export
 from keras_transformer.export.graph import conversion, quantize
 from keras_transformer.export.graph.cuda import fit_cuda
 from keras_transformer.export.graph.empty_batches import serve_empty_batches
@@ -25,7 +21,7 @@ from keras_transformer.export.graph.loops import sink_weights
 from keras_transformer.export.graph.simplify import clean, simplify
 from keras_transformer.export.prepare import prepare
 from keras_transformer.export.proof import run_exported
-from keras_transformer.export.staging import Progress, WhyNot, why_not_files
+from keras_transformer.export.staging import Progress
 from keras_transformer.export.tasks import GraphSource, Task
 from keras_transformer.export.tasks.search import ExportableSearch
 from keras_transformer.export.tasks.stepwise import graph_sources
@@ -43,13 +39,6 @@ UNTRACEABLE = (
 )
 # Protocol buffers are limited to 2 GiB, and the graph needs some of that.
 LARGEST_FILE = 2**31 - 2**24
-PACKAGES = ("keras-transformer-onnx", "tensorflow", "keras", "tf2onnx", "onnx", "onnxruntime")
-
-why_not_onnx: WhyNot = why_not_files(
-    {signature.MANIFEST_FILE, *signature.FILES},
-    signature.MANIFEST_FILE,
-    {"format": signature.FORMAT},
-)
 
 
 def export_onnx(
@@ -177,7 +166,7 @@ def export_onnx(
     return export(path, made, *others, verbose=verbose)
 
 
-class OnnxFiles(Format):
+class OnnxFiles(ArtefactFiles):
     """An artefact: one ONNX file with the whole search, or two with its start and its steps.
 
     Args:
@@ -186,11 +175,10 @@ class OnnxFiles(Format):
         precision, fuse, keep_float, layout: as in `export_onnx`.
 
     Attributes:
-        limits, text: as in the manifest.
         files: paths of the written files.
     """
 
-    why_not: WhyNot = staticmethod(why_not_onnx)
+    packages = ("tf2onnx", "onnx", "onnxruntime")
 
     def __init__(
         self,
@@ -201,14 +189,10 @@ class OnnxFiles(Format):
         keep_float: Sequence[str],
         layout: str,
     ) -> None:
-        self.task: Task = task
-        self.precision: str = precision
+        super().__init__(task, samples, precision)
         self.fuse: bool = fuse
         self.keep_float: Sequence[str] = keep_float
         self.layout: str = layout
-        self.parts: Sequence[Part] = [part_of(task, samples)]
-        self.limits: dict[str, Any] = task.limits(None)
-        self.text: dict[str, Any] | None = None
         self.files: list[pathlib.Path] = []
         self.graphs: list[ir.Model] = []
 
@@ -234,31 +218,15 @@ class OnnxFiles(Format):
     ) -> list[dict[str, Array]]:
         return run_exported(self.files, [case for _, case in calls]).outputs
 
-    def seal(self, folder: pathlib.Path, proof: dict[str, Any]) -> dict[str, Any]:
-        task, first, last = self.task, self.graphs[0], self.graphs[-1]
-        sealed = seal(
-            {
-                "task": task.name,
-                "inputs": _values(required_inputs(first.graph)),
-                "outputs": _outputs(first, task, self.layout),
-                "text": self.text,
-                "special_ids": signature.SPECIAL_IDS,
-                "vocab_size": task.vocab_size,
-                "limits": self.limits,
-                "search": task.search_config,
-                "precision": self.precision,
-                "opsets": {domain: int(v) for domain, v in last.opset_imports.items()},
-                "ir_version": IR_VERSION,
-                "versions": _versions(),
-                "proof": proof,
-                **task.manifest_fields(self.parts[0].cases),
-                **_option_fields(first.graph, task),
-                **({} if self.layout == "loop" else {"layout": self.layout}),
-                "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
-            }
-        )
-        (folder / signature.MANIFEST_FILE).write_bytes(sealed)
-        return json.loads(sealed)
+    def described(self) -> dict[str, Any]:
+        first, last = self.graphs[0], self.graphs[-1]
+        return {
+            "inputs": _values(first.graph.inputs),
+            "outputs": _outputs(first, self.task, self.layout),
+            "opsets": {domain: int(v) for domain, v in last.opset_imports.items()},
+            "ir_version": IR_VERSION,
+            **({} if self.layout == "loop" else {"layout": self.layout}),
+        }
 
 
 def _make_graph(
@@ -343,24 +311,6 @@ def set_defaults(graph: ir.Graph, defaults: Mapping[str, Array]) -> None:
             graph.register_initializer(value)
 
 
-def required_inputs(graph: ir.Graph) -> list[ir.Value]:
-    """Returns the inputs without a default."""
-    return [value for value in graph.inputs if value.name not in graph.initializers]
-
-
-def _option_fields(graph: ir.Graph, task: Task) -> dict[str, Any]:
-    """Returns the field `options` of the manifest, which lists the inputs with a default."""
-    values = _values(value for value in graph.inputs if value.name in graph.initializers)
-    defaults = task.option_defaults
-    entries = []
-    for value in values:
-        default = defaults[value["name"]]
-        lowest, highest = bounds(value["name"], default.item() if default.size == 1 else 0)
-        limits = {"lowest": lowest, "highest": highest}
-        entries.append({**value, "default": default.tolist(), **limits})
-    return {"options": entries} if entries else {}
-
-
 def _save(model: ir.Model, path: pathlib.Path, defaults: Mapping[str, Array]) -> None:
     """Writes an `onnx_ir.Model`; weights that do not fit into the file go into a second one.
 
@@ -422,12 +372,3 @@ def _values(values: Iterable[ir.Value]) -> list[dict[str, Any]]:
         }
         for value in values
     ]
-
-
-def _versions() -> dict[str, str]:
-    """Returns the versions of the installed packages that an export uses."""
-    found = {}
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found

@@ -21,7 +21,9 @@ import onnxruntime
 
 from keras_transformer.call_options import check_number
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.manifest import engine_of
 from keras_transformer.export.artefact.reader import Artefact, read_artefact
+from keras_transformer.export.artefact.signature import ONNX_RUNTIME
 from keras_transformer.export.exporter import Format, Rule, check_rules, export
 from keras_transformer.export.staging import ExportError, Progress, WhyNot
 from keras_transformer.types import StrPath
@@ -59,6 +61,14 @@ RULES = (
 )
 # Of an artefact that Triton's ONNX Runtime backend serves.
 ARTEFACT_RULES = (
+    Rule(
+        ExportError,
+        lambda a: engine_of(a.manifest) != ONNX_RUNTIME,
+        lambda a: (
+            f"{a.folder} was exported for {engine_of(a.manifest)}, and Triton's backend is ONNX "
+            "Runtime. Export the model with export_onnx."
+        ),
+    ),
     Rule(
         ExportError,
         lambda a: a.manifest.get("layout", "loop") != "loop",

@@ -16,7 +16,8 @@ of generated tokens, the end token included, or null; `extra_length`, the maximu
 beyond the source's length, or null |
 | `search` | `{"class_name", "config"}`, or null for a forward pass |
 | `precision` | one of `PRECISIONS` |
-| `opsets`, `ir_version` | of the ONNX files: `{domain: version}`, `""` is ONNX itself; integer |
+| `opsets`, `ir_version` | of the ONNX files: `{domain: version}`, `""` is ONNX itself; integer; \
+null without ONNX files |
 | `versions` | `{package: version}` that wrote the artefact |
 | `files` | `{name: {"sha256", "bytes"}}`, every file but the manifest itself |
 | `checksum` | SHA-256 of the other fields (`seal`), which reveals every changed bit |
@@ -28,6 +29,7 @@ divisor: the "size" of each number (float32) or the "spread" of an output; `same
 search: lines with the same best hypothesis as Keras, and all lines; else null |
 | `options` | inputs of the model that a caller may leave out: list of `{"name", "dtype", "axes", \
 "default", "lowest", "highest"}`, the bounds of its numbers, or null |
+| `engine` | one of `ENGINES`, which runs the files; "onnxruntime" if it is missing |
 | `layout` | one of `LAYOUTS`, which says what the ONNX files are; "loop" if it is missing |
 
 The checks are written by hand. A schema library would be a further package on servers, and could
@@ -42,12 +44,16 @@ from typing import Any
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.signature import (
     DTYPES,
+    ENGINES,
     FILES,
     FORMAT,
     FORMAT_VERSION,
     LAYOUTS,
+    LITERT,
+    LITERT_FILE,
     MANIFEST_FILE,
     MODEL_FILES,
+    ONNX_RUNTIME,
     PRECISIONS,
     SCORES,
     SEARCH_OUTPUTS,
@@ -81,8 +87,8 @@ FIELDS: dict[str, Any] = {
     },
     "search": (dict, None),
     "precision": PRECISIONS,
-    "opsets": dict,
-    "ir_version": int,
+    "opsets": (dict, None),
+    "ir_version": (int, None),
     "versions": dict,
     "files": dict,
     "checksum": str,
@@ -106,6 +112,7 @@ OPTIONAL: dict[str, Any] = {
             "highest": (int, float, None),
         }
     ],
+    "engine": ENGINES,
     "layout": LAYOUTS,
 }
 _FILE = {"sha256": str, "bytes": _COUNT}
@@ -124,6 +131,18 @@ def id_inputs(inputs: Iterable[dict[str, Any]]) -> list[str]:
         and len(value["axes"]) == 2
         and value["name"] != SEGMENT_IDS
     ]
+
+
+def engine_of(manifest: dict[str, Any]) -> str:
+    """Returns the engine that runs an artefact, one of `ENGINES`."""
+    return manifest.get("engine", ONNX_RUNTIME)
+
+
+def model_files(manifest: dict[str, Any]) -> tuple[str, ...]:
+    """Returns the names of the files that the engine opens."""
+    if engine_of(manifest) == LITERT:
+        return (LITERT_FILE,)
+    return MODEL_FILES[manifest.get("layout", "loop")]
 
 
 def digest(path: StrPath) -> dict[str, Any]:
@@ -191,8 +210,11 @@ def validate(manifest: Any) -> None:
     found = checksum(manifest)
     _check(manifest["checksum"] == found, f"its checksum should be {found}")
     _check(manifest["inputs"] and manifest["outputs"], "it has no inputs or no outputs")
-    files = manifest["files"]
-    for name in MODEL_FILES[manifest.get("layout", "loop")]:
+    files, has_onnx = manifest["files"], engine_of(manifest) == ONNX_RUNTIME
+    for name in ("opsets", "ir_version"):
+        _check((manifest[name] is not None) == has_onnx, f"{name} is {manifest[name]!r}")
+    _check(has_onnx or "layout" not in manifest, "only ONNX files have a layout")
+    for name in model_files(manifest):
         _check(name in files, f"files do not name {name}")
     for name, entry in files.items():
         _check(name in FILES, f"files name {name!r}")

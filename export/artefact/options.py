@@ -14,6 +14,7 @@ import numpy as np
 from keras_transformer.call_options import MOST_SEED, check_number
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.signature import SEED
+from keras_transformer.types import Array
 
 
 class Option(NamedTuple):
@@ -77,6 +78,16 @@ SEED_OPTION = Option(SEED, "int32", 0, None, 0, MOST_SEED)
 def options_of(manifest: Mapping[str, Any]) -> dict[str, Option]:
     """Returns the options of a manifest by name."""
     return {entry["name"]: _option(entry) for entry in manifest.get("options", [])}
+
+
+def default_inputs(manifest: Mapping[str, Any]) -> dict[str, Array]:
+    """Returns the inputs of the model for the options that a call leaves out."""
+    found = {}
+    for entry in manifest.get("options", []):
+        array = np.array(entry["default"], entry["dtype"])
+        missing = len(entry["axes"]) - array.ndim  # lists end at an axis of size 0
+        found[entry["name"]] = array.reshape((*array.shape, *[0] * missing))
+    return found
 
 
 def _option(entry: Mapping[str, Any]) -> Option:

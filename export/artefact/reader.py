@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.artefact.manifest import digest, unseal
+from keras_transformer.export.artefact.manifest import digest, model_files, unseal
 from keras_transformer.text.json_tokenizer import load_tokenizer
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import StrPath
@@ -64,13 +64,12 @@ class Artefact(NamedTuple):
 
     @property
     def model_paths(self) -> list[pathlib.Path]:
-        """Paths of the ONNX files, list of pathlib.Path."""
-        layout = self.manifest.get("layout", "loop")
-        return [self.folder / name for name in signature.MODEL_FILES[layout]]
+        """Paths of the files that the engine opens, list of pathlib.Path."""
+        return [self.folder / name for name in model_files(self.manifest)]
 
     @property
     def model_path(self) -> pathlib.Path:
-        """Path of the ONNX file, or of the first, pathlib.Path."""
+        """Path of that file, or of the first, pathlib.Path."""
         return self.model_paths[0]
 
     def check_unchanged(self, opened: Mapping[str, os.stat_result] = _NONE) -> None:

@@ -92,13 +92,14 @@ TEXT_MODEL_FILE = "text_model.onnx"  # strings in and out, only on request
 TOKENIZER_FILE = "tokenizer.model"
 TARGET_TOKENIZER_FILE = "target_tokenizer.model"  # if the output has another tokenizer
 MANIFEST_FILE = "artefact.json"
+LITERT_FILE = "model.tflite"  # instead of the ONNX files, for LiteRT
 # Instead of MODEL_FILE, for a loop outside of the graph.
 FIRST_FILE, FIRST_WEIGHTS_FILE = "first.onnx", "first.onnx.data"  # up to the first step
 STEP_FILE, STEP_WEIGHTS_FILE = "step.onnx", "step.onnx.data"  # one step
 MODEL_FILES: dict[str, tuple[str, ...]] = {"loop": (MODEL_FILE,), "steps": (FIRST_FILE, STEP_FILE)}
 FILES = (
     *(MODEL_FILE, WEIGHTS_FILE, FIRST_FILE, FIRST_WEIGHTS_FILE, STEP_FILE, STEP_WEIGHTS_FILE),
-    *(TEXT_MODEL_FILE, TOKENIZER_FILE, TARGET_TOKENIZER_FILE),
+    *(LITERT_FILE, TEXT_MODEL_FILE, TOKENIZER_FILE, TARGET_TOKENIZER_FILE),
 )
 # Layouts of an artefact with a search: one file with the loop in it, or one for each step.
 LAYOUTS = tuple(MODEL_FILES)
@@ -107,6 +108,9 @@ LAYOUTS = tuple(MODEL_FILES)
 SEARCH = "search"  # ids in and out
 WITH_OPTIONS = "_with_options"  # after a name: the same signature with options as inputs
 FORWARD = "forward"  # one forward pass; its name is LOGITS if these are the only output
+
+# The engines that run an artefact.
+ONNX_RUNTIME, LITERT = ENGINES = ("onnxruntime", "litert")
 
 FORMAT = "keras-transformer-onnx"
 FORMAT_VERSION = 1

@@ -61,7 +61,7 @@ def run_exported(
         ExportError: a check failed; the message names it.
     """
     script, saturates = pathlib.Path(__file__).with_name("script.py"), False
-    if signatures is None:  # a SavedModel needs no ONNX Runtime
+    if signatures is None and not opener:  # others need no ONNX Runtime
         from keras_transformer.export.runtime.session import products_saturate
 
         saturates = products_saturate()

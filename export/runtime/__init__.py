@@ -1,4 +1,4 @@
-"""Serves exported artefacts with ONNX Runtime, without TensorFlow or Keras.
+"""Serves exported artefacts with ONNX Runtime or LiteRT, without TensorFlow or Keras.
 
     Translator("out/onnx").translate(["A man rides a bicycle."])
     Generator("out/story").generate(["Once upon a time"], seed=7)
@@ -10,7 +10,9 @@
 
 Contents, from the bottom up:
 
-- `mapped_model`, `session` and `steps_session`: ONNX Runtime with an artefact;
+- `engine`, the parts of an engine that the classes need; `mapped_model`, `session` and
+  `steps_session`: ONNX Runtime with an artefact; `litert_session`: LiteRT with one; `sessions`
+  opens the one that the manifest names; `text_session`: strings in and out;
 - `lines`: reads and checks lines, and writes results;
 - `input_readers` and `text_readers`: turn arrays and texts into rows of the model;
 - `options`: turns options of a call into inputs of the model;
@@ -24,9 +26,10 @@ Contents, from the bottom up:
 - `check`: finds out whether this machine can serve;
 - `console` and `__main__`: the command line.
 
-Imports: NumPy, ONNX Runtime, SentencePiece, `export.artefact`, and modules of this package without
-a framework. A new task with a search is a class in `searches`; a new task without one is a head in
-`export.artefact.task_heads`.
+Imports: NumPy, SentencePiece, `export.artefact`, and modules of this package without a framework;
+ONNX Runtime or LiteRT when a folder is opened. A new task with a search is a class in `searches`; a
+new task without one is a head in `export.artefact.task_heads`; a new engine is a module like
+`litert_session` and its line in `sessions`.
 """
 
 from keras_transformer.export.artefact.reader import ArtefactError
@@ -42,13 +45,14 @@ from keras_transformer.export.artefact.results import (
     Translation,
     Vector,
 )
+from keras_transformer.export.runtime.engine import ProviderError
 from keras_transformer.export.runtime.predictor import Predictor, open_runner
 from keras_transformer.export.runtime.searches import Generator, Translator
-from keras_transformer.export.runtime.session import ProviderError, open_text_model
 from keras_transformer.export.runtime.speech.tokens import SpeechOptions
 from keras_transformer.export.runtime.speech.transcriber import Transcriber
 from keras_transformer.export.runtime.speech.transcription import Transcription
 from keras_transformer.export.runtime.speech.transcripts import Segment, Word
+from keras_transformer.export.runtime.text_session import open_text_model
 
 __all__ = [
     "Alternative",

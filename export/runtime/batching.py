@@ -117,7 +117,7 @@ def explained(error: Exception) -> str:
     """Returns the reason of a failed run. ONNX Runtime's words for a short input name no reason."""
     short = "Invalid input shape" in str(error)
     reason = "the input is shorter than the window of a convolution; pad it. " if short else ""
-    return f"onnxruntime failed: {reason}{error}"
+    return f"the model failed: {reason}{error}"
 
 
 def _is_of_input(error: Exception) -> bool:

@@ -8,17 +8,13 @@ import io
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.manifest import engine_of
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
-from keras_transformer.export.runtime.session import (
-    CPU,
-    CUDA,
-    PRECISIONS_FOR_CUDA,
-    ProviderError,
-    open_session,
-)
+from keras_transformer.export.artefact.signature import ONNX_RUNTIME
+from keras_transformer.export.runtime.engine import LITERT_NAME, ProviderError
+from keras_transformer.export.runtime.sessions import open_session
 from keras_transformer.special_ids import END_ID
 from keras_transformer.types import Array, StrPath
 
@@ -48,38 +44,39 @@ def check(
         ValueError: `threads` is out of its range.
     """
     artefact = read_artefact(folder)
-    precision = artefact.manifest["precision"]
-    if providers is None:
-        available = CUDA in onnxruntime.get_available_providers()
-        cuda = precision == "float16" or (available and precision in PRECISIONS_FOR_CUDA)
-        providers = [CUDA] if cuda else [CPU]
-    best = providers[0]
+    precision, best, other = artefact.manifest["precision"], LITERT_NAME, None
+    if engine_of(artefact.manifest) == ONNX_RUNTIME:
+        from keras_transformer.export.runtime.session import CPU, best_providers
+
+        providers = best_providers(precision) if providers is None else providers
+        best = providers[0]
+        other = CPU if precision != "float16" and best != CPU else None
     if (error := _failure(artefact, providers, threads)) is None:
         print(f"verdict: serves on {best}")
         return 0
     print(f"{best} cannot serve: {error}", flush=True)
-    if precision != "float16" and best != CPU:
-        if (error := _failure(artefact, [CPU], threads)) is None:
+    if other is not None:
+        if (error := _failure(artefact, [other], threads)) is None:
             print(
-                f"verdict: serves on {CPU} only (--provider {CPU}): the best, {best}, does not "
+                f"verdict: serves on {other} only (--provider {other}): the best, {best}, does not "
                 "come up"
             )
             return 1
-        print(f"{CPU} cannot serve: {error}")
+        print(f"{other} cannot serve: {error}")
     print("verdict: cannot serve here")
     return 2
 
 
-def _failure(artefact: Artefact, providers: list[str], threads: int | None) -> str | None:
+def _failure(artefact: Artefact, providers: list[str] | None, threads: int | None) -> str | None:
     """Returns why a list of providers cannot run an artefact; `None` if it can."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # onnxruntime prints what it cannot load
             session = open_session(artefact, providers, threads=threads)
-    except (ArtefactError, ProviderError) as error:
+    except (ArtefactError, ImportError, ProviderError) as error:
         return str(error)
     try:
         session.run(None, made_up_inputs(artefact.manifest))
-    except Exception as error:  # onnxruntime's errors have no common base below Exception
+    except Exception as error:  # engines' errors have no common base below Exception
         return f"it came up, and failed to run made-up inputs: {error}"
     return None
 

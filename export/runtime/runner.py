@@ -34,14 +34,10 @@ from keras_transformer.export.runtime.batching import (
     part_tokens,
     run_rows,
 )
+from keras_transformer.export.runtime.engine import CPU, Session, check_threads, has_small_steps
 from keras_transformer.export.runtime.input_readers import InputReader, stack_rows
 from keras_transformer.export.runtime.options import CallInputs, OptionReader
-from keras_transformer.export.runtime.session import (
-    CPU,
-    check_threads,
-    has_small_steps,
-    open_session,
-)
+from keras_transformer.export.runtime.sessions import open_session
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, StrPath
 
@@ -103,7 +99,7 @@ class Runner:
                 )
         self._options = OptionReader(artefact)
         self._reader, self._result_maker = self._reader_and_result_maker(artefact)
-        self.session: Any = open_session(
+        self.session: Session = open_session(
             artefact,
             providers,
             threads=1 if threads is None and (workers or 1) > 1 else threads,

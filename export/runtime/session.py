@@ -4,7 +4,6 @@ import contextlib
 import functools
 import os
 import pathlib
-import sys
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,17 @@ import onnxruntime
 
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.messages import shorten
-from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
+from keras_transformer.export.artefact.reader import Artefact, ArtefactError
+from keras_transformer.export.runtime.engine import (
+    CPU,
+    ProviderError,
+    check_threads,
+    has_small_steps,
+)
 from keras_transformer.export.runtime.mapped_model import MappedModel, return_freed_memory
 from keras_transformer.export.runtime.steps_session import StepsSession
 from keras_transformer.startup import install
-from keras_transformer.types import StrPath
 
-CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 CUDA_GRAPH = "enable_cuda_graph"  # its option
 # CUDA has kernels for products with weights in blocks, and none that rounds inputs to 8 bits.
@@ -35,27 +38,15 @@ _PROVIDERS_FOR_FLOAT16 = (
 )
 # ONNX Runtime's names of the dtypes in a manifest.
 _DTYPES = {f"tensor({name})": name for name in signature.DTYPES} | {"tensor(float)": "float32"}
-# The limit of threads of a batch, and of batches at a time. Each takes memory.
-MOST_THREADS = 16 * (os.cpu_count() or 1)
 # Microseconds for which an idle thread waits actively. ONNX Runtime's default, a million rounds of
 # waiting, takes a third to a half of the speed beside a busy program (docs/benchmarks/serving.md).
 SPIN_MICROSECONDS = 10
-# The largest file of a search whose steps gain nothing from a second thread, see
-# docs/benchmarks/serving.md. Its products are so small that threads wait for each other.
-SMALL_BYTES = 20 * 2**20
 # An ONNX model of one node, MatMulInteger of `a` (uint8, 1 x 2) and `b` (int8, 2 x 1).
 _PRODUCT = bytes.fromhex(
     "08043a5c0a180a01610a0162120179220d4d61744d756c496e74656765721201675a130a0161120e"
     "0a0c080212080a0208010a0208025a130a0162120e0a0c080312080a0208020a02080162130a0179"
     "120e0a0c080612080a0208010a02080142040a00100a"
 )
-# TensorFlow and onnxruntime-extensions link libraries of the same names. If TensorFlow is loaded
-# first, onnxruntime-extensions crashes at the first text.
-_RIVALS = ("tensorflow", "tensorflow_text")
-
-
-class ProviderError(ValueError):
-    """An execution provider is missing, or does not suit the artefact's precision."""
 
 
 def open_session(
@@ -93,7 +84,7 @@ def open_session(
         last = path == artefact.model_paths[-1]
         options = session_options(threads, arena, spinning and last)
         chosen = providers if last else [without_graphs(provider) for provider in providers]
-        session, state = _open_file(artefact, path, options, chosen)
+        session, state = open_file(artefact, path, options, chosen)
         sessions.append(session)
         if state is not None:
             opened[path.name] = state
@@ -113,7 +104,7 @@ def open_session(
     return session
 
 
-def _open_file(
+def open_file(
     artefact: Artefact,
     path: pathlib.Path,
     options: onnxruntime.SessionOptions,
@@ -163,23 +154,6 @@ def _packing(manifest: dict[str, Any]) -> dict[str, bool]:
         return {}
     config = (manifest.get("search") or {}).get("config", {})
     return {"pack_steps": config.get("beam_width") != 1, "pack_start": False}
-
-
-def has_small_steps(manifest: dict[str, Any]) -> bool:
-    """Returns whether one thread computes a step of the search as fast as several."""
-    if manifest.get("search") is None or manifest.get("task") == "transcribe":
-        return False
-    models = [file["bytes"] for name, file in manifest["files"].items() if name.endswith(".onnx")]
-    return sum(models) <= SMALL_BYTES
-
-
-def check_threads(name: str, count: int) -> None:
-    """Raises `ValueError` unless `count`, called `name`, is from 1 to `MOST_THREADS`."""
-    if not 1 <= count <= MOST_THREADS:
-        raise ValueError(
-            f"`{name}` must be at least 1, and at most {MOST_THREADS} (16 for each core of this "
-            f"machine); got {count}."
-        )
 
 
 def records_graphs(provider: Any) -> bool:
@@ -245,6 +219,13 @@ def _name(provider: Any) -> str:
     return provider if isinstance(provider, str) else provider[0]
 
 
+def best_providers(precision: str) -> list[str]:
+    """Returns the provider on which a precision is meant to run, available or not."""
+    available = CUDA in onnxruntime.get_available_providers()
+    cuda = precision == "float16" or (available and precision in PRECISIONS_FOR_CUDA)
+    return [CUDA] if cuda else [CPU]
+
+
 def choose_providers(providers: list[Any] | None, precision: str) -> list[Any]:
     """Returns `providers`, or the default for None.
 
@@ -278,74 +259,3 @@ def choose_providers(providers: list[Any] | None, precision: str) -> list[Any]:
             "precision='weight_int8'."
         )
     return list(providers)
-
-
-def open_text_model(
-    folder: StrPath,
-    providers: list[Any] | None = None,
-    *,
-    threads: int | None = None,
-    arena: bool = True,
-    spinning: bool = True,
-) -> onnxruntime.InferenceSession:
-    """Opens `text_model.onnx` of an artefact: texts in, texts and scores out.
-
-    Its operators need onnxruntime-extensions, which crashes in a process that has imported
-    TensorFlow. This function then raises an error. `Translator` and `Generator` do not need this
-    file and run beside TensorFlow.
-
-    Args:
-        folder: str or path, the folder that `export_onnx(..., text=True)` wrote.
-        providers, threads, arena, spinning: as in `Translator`.
-
-    Returns:
-        `onnxruntime.InferenceSession`. Its input `text` (B,) takes strings, its outputs are `texts`
-        (B, W) and `scores` (B, W). A model that samples has a second input, the scalar `seed`.
-
-    Raises:
-        ArtefactError: the folder is missing or damaged, or holds no such file.
-        RuntimeError: this process has imported TensorFlow.
-        ImportError: onnxruntime-extensions is not installed.
-        ProviderError, ValueError: as in `Translator`.
-
-    Example:
-
-    >>> session = open_text_model("out/onnx")  # doctest: +SKIP
-    >>> texts, scores = session.run(None, {"text": ["A man rides a bicycle."]})  # doctest: +SKIP
-    """
-    artefact = read_artefact(folder)
-    if artefact.manifest["text"] is None:
-        raise ArtefactError(
-            f"{artefact.folder} holds no {signature.TEXT_MODEL_FILE}. Export the model with "
-            "text=True, or serve it with Translator or Generator."
-        )
-    options = session_options(threads, arena, spinning)
-    providers = choose_providers(providers, artefact.manifest["precision"])
-    register_extensions(options)
-    path = artefact.folder / signature.TEXT_MODEL_FILE
-    session, state = _open_file(artefact, path, options, providers)
-    artefact.check_unchanged({path.name: state} if state else {})
-    return session
-
-
-def register_extensions(options: onnxruntime.SessionOptions) -> None:
-    """Registers the operators of onnxruntime-extensions.
-
-    Raises:
-        RuntimeError, ImportError: as `open_text_model` does.
-    """
-    loaded = [name for name in _RIVALS if sys.modules.get(name) is not None]
-    if loaded:
-        raise RuntimeError(
-            f"This process has imported {' and '.join(loaded)}. onnxruntime-extensions would now "
-            "end it by a segmentation fault. Open the text model in a process without "
-            "TensorFlow, or serve the artefact with Translator or Generator."
-        )
-    try:
-        from onnxruntime_extensions import get_library_path
-    except ImportError as error:
-        raise ImportError(
-            "The text model needs onnxruntime-extensions: pip install onnxruntime-extensions.",
-            name="onnxruntime_extensions",
-        ) from error
-    options.register_custom_ops_library(get_library_path())

@@ -12,7 +12,6 @@ from keras_transformer.export.artefact.reader import Artefact, ArtefactError
 from keras_transformer.export.artefact.results import Row
 from keras_transformer.export.runtime.hypotheses import GrowingText
 from keras_transformer.export.runtime.runner import Runner, Work
-from keras_transformer.export.runtime.steps_session import StepsSession
 from keras_transformer.special_ids import END_ID
 from keras_transformer.types import Array
 
@@ -55,7 +54,7 @@ class SearchRunner(Runner):
             raise ArtefactError(
                 f"{folder} was exported for the task {task!r} with the inputs {inputs}, and "
                 f"{type(self).__name__} serves {self.serves}. Use the class for this task, run "
-                f"{artefact.model_path.name} with onnxruntime itself, or export it with such a "
+                f"{artefact.model_path.name} with its engine itself, or export it with such a "
                 "search."
             )
         if artefact.tokenizer is None:
@@ -67,7 +66,7 @@ class SearchRunner(Runner):
     @property
     def streams(self) -> bool:
         """Whether the artefact can stream: it has the layout "steps"."""
-        return isinstance(self.session, StepsSession)
+        return self.manifest.get("layout") == "steps"
 
     def check_streams(self) -> None:
         """Raises `ArtefactError` unless the artefact can stream."""

@@ -11,6 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from keras_transformer.export.artefact.messages import in_shell
 from keras_transformer.export.command import (
+    LITERT,
     ONNX,
     OPTIONS,
     RECORDS,
@@ -32,13 +33,14 @@ from keras_transformer.types import StrPath
 MODEL, HEAD = "model.keras", "head.json"
 TOKENIZER, TARGET_TOKENIZER = "tokenizer.model", "target_tokenizer.model"
 ORIGINS = sorted(FILES)
+ARTEFACTS = (ONNX, LITERT)  # the runtime opens them
 # The options of an export. The origin has the tokenizers and the head.
 SEARCH: Options = {
     "beam_width": (WITH_SEARCH, "of the search (1: greedy)", SEARCHES["beam_width"][2]),
     **{name: SEARCH_OPTIONS[name] for name in RECORDS},
 }
 EXPORT: Options = {
-    "shortlist": ((ONNX,), "use bergamot's shortlist, lex.*.bin", {"action": "store_true"}),
+    "shortlist": (ARTEFACTS, "use bergamot's shortlist, lex.*.bin", {"action": "store_true"}),
     **{
         name: option
         for name, option in OPTIONS.items()
@@ -103,7 +105,7 @@ def load(origin: str, folder: StrPath) -> tuple[Any, tuple[Any, ...]]:
 
 def check_out(out: StrPath) -> None:
     """Raises `ValueError` unless `out` is missing, empty or an earlier result of an import."""
-    from keras_transformer.export.onnx_model import why_not_onnx
+    from keras_transformer.export.artefact_files import ArtefactFiles
     from keras_transformer.export.saved_model import why_not_saved_model
 
     path = pathlib.Path(out)
@@ -112,7 +114,7 @@ def check_out(out: StrPath) -> None:
         names = {item.name for item in path.iterdir()}
         others = names - {MODEL, HEAD, TOKENIZER, TARGET_TOKENIZER}
         reason = f"it holds {min(others)}" if others else None
-        if not why_not_onnx(path) or not why_not_saved_model(path):
+        if not ArtefactFiles.why_not(path) or not why_not_saved_model(path):
             reason = None
     if reason:
         raise ValueError(
@@ -161,12 +163,12 @@ def export(
         options["shortlist"] = bergamot.load_shortlist(arguments.folder)
     if len(tokenizers) > 1:
         options["target_tokenizer"] = tokenizers[1]
-    if head is not None and arguments.export == ONNX:
+    if head is not None and arguments.export in ARTEFACTS:
         options["head"] = head
-    write = export.export_onnx if arguments.export == ONNX else export.export_saved_model
+    write = getattr(export, f"export_{arguments.export}")
     search = make_search(arguments, model, tokenizers[0])
     write(model, folder, tokenizers[0], search, verbose=not arguments.quiet, **options)
-    if arguments.export == ONNX:
+    if arguments.export in ARTEFACTS:
         line = try_out(folder)
         if not arguments.quiet:
             print(line, file=sys.stderr)

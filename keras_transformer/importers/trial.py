@@ -8,6 +8,9 @@ result of real input.
 import pathlib
 import warnings
 
+from keras_transformer.export.artefact.manifest import engine_of
+from keras_transformer.export.artefact.reader import read_artefact
+from keras_transformer.export.artefact.signature import ONNX_RUNTIME
 from keras_transformer.export.runtime import Transcriber
 from keras_transformer.export.runtime.predictor import open_runner
 from keras_transformer.types import StrPath
@@ -30,7 +33,8 @@ def try_out(folder: StrPath) -> str:
     Raises:
         ValueError: the runtime gives an error for the sentence.
     """
-    runner = open_runner(folder, ["CPUExecutionProvider"])
+    on_onnx = engine_of(read_artefact(folder).manifest) == ONNX_RUNTIME
+    runner = open_runner(folder, ["CPUExecutionProvider"] if on_onnx else None)
     note = ""
     if isinstance(runner, Transcriber):
         given = f"a recording of {SENTENCE!r}"

@@ -99,6 +99,10 @@ GUIDES = {
         ("site/models/en-de/artefact.json", "site/models/en-de-attention/artefact.json"),
         starts_from=MODEL_FILES,
     ),
+    "litert": Guide(
+        tuple(f"out/{name}/model.tflite" for name in ("litert", "litert_int8")),
+        starts_from=MODEL_FILES,
+    ),
     "cuda": Guide(("check.txt",), starts_from=("out/onnx",), serves=True),
     "archive": Guide(("out/archive/part-000000.parquet",), starts_from=("out/onnx",), serves=True),
     "triton": Guide(

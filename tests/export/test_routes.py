@@ -1,9 +1,10 @@
-"""Every route from a model and a search gives Keras' tokens: one file, two files, a SavedModel.
+"""Every route from a model and a search gives Keras' tokens: one file, two, LiteRT, a SavedModel.
 
 A row of `ROWS` is a model with a search. A new one costs three lines.
 """
 
 import functools
+import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,10 +18,10 @@ from helpers.linear_bias import LinearBias
 from helpers.tiers import quick
 
 import keras_transformer as kt
-from keras_transformer.export import export_onnx, export_saved_model
+from keras_transformer.export import export_litert, export_onnx, export_saved_model
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.float32 import as_float32
-from keras_transformer.export.runtime.session import open_session
+from keras_transformer.export.runtime.sessions import open_session
 
 pytestmark = [
     pytest.mark.usefixtures("forked_proofs"),
@@ -63,26 +64,27 @@ class Row(NamedTuple):
     Attributes:
         model: function that makes it, or a kind of `exports.shared_model`.
         search: the search.
-        routes: "loop", "steps" and "saved_model", or some of them.
+        routes: "loop", "steps", "litert" and "saved_model", or some of them.
         inputs: function of rows and length that returns the arrays of a source.
         options: options of the call in Keras, which are inputs of the files.
     """
 
     model: Callable[[], Any] | str
     search: Any
-    routes: tuple[str, ...] = ("loop",)
+    routes: tuple[str, ...] = ("loop", "litert")
     inputs: Callable[[int, int], dict] = ids
     options: dict = {}
 
 
-ALL = ("loop", "steps", "saved_model")
+ALL = ("loop", "steps", "litert", "saved_model")
+EXPORTERS = {"saved_model": export_saved_model, "litert": export_litert}
 HEAD = kt.GreedySearch(alignments=[(0, 1)])
 ROWS = {
-    "token scores and alignments": Row("translate", exports.DETAILED, ("loop", "steps")),
+    "token scores and alignments": Row("translate", exports.DETAILED, ("loop", "steps", "litert")),
     "alignments of a head": Row("translate", HEAD, ("saved_model",)),
     "beam": Row("translate", exports.BEAM, ALL),
-    "greedy": Row("translate", exports.GREEDY, ("loop", "steps")),
-    "samples": Row("generate", exports.SAMPLING, ("loop", "steps"), options={"seed": 5}),
+    "greedy": Row("translate", exports.GREEDY, ("loop", "steps", "litert")),
+    "samples": Row("generate", exports.SAMPLING, ("loop", "steps", "litert"), options={"seed": 5}),
     "other samples": Row("generate", exports.SAMPLING, options={"seed": 6}),
     "pre-norm, learned positions, exact gelu, biases": Row(
         lambda: tiny(norm_first=True, activation="gelu", **LEARNED), kt.GreedySearch()
@@ -96,7 +98,7 @@ ROWS = {
         ("loop", "saved_model"),
     ),
     "your own positions": Row(lambda: tiny(positions=LinearBias(), num_layers=1), kt.BeamSearch(3)),
-    "frames": Row(listener, kt.BeamSearch(3), ("loop", "saved_model"), frames),
+    "frames": Row(listener, kt.BeamSearch(3), ("loop", "litert", "saved_model"), frames),
     "several inputs": Row(
         lambda: encoders.writer(encoders.patches_encoder),
         kt.Sampling(num_samples=2),
@@ -111,7 +113,8 @@ ROWS = {
     ),
 }
 CASES = [(name, route) for name, row in ROWS.items() for route in row.routes]
-QUICK = [("beam", "loop"), ("beam", "steps"), ("greedy", "steps"), ("samples", "loop")]
+QUICK = [("beam", "loop"), ("beam", "litert"), ("beam", "steps")]
+QUICK += [("greedy", "steps"), ("samples", "loop")]
 
 
 @functools.cache
@@ -123,11 +126,11 @@ def made(name):
 def exported(name, route):
     """Returns the folder of a row, which all workers share."""
     row, layout = ROWS[name], {"layout": "steps"} if route == "steps" else {}
-    if isinstance(row.model, str) and route != "saved_model":
+    if isinstance(row.model, str) and route in ("loop", "steps"):
         return exports.artefact(row.search, row.model, **layout)
 
     def write(path):
-        exporter = export_saved_model if route == "saved_model" else export_onnx
+        exporter = EXPORTERS.get(route, export_onnx)
         options = {"max_length": exports.MAX_LENGTH, "verbose": False}
         exporter(made(name), path, None, row.search, **options, **layout)
 
@@ -152,6 +155,8 @@ def opened(folder, route):
 
 @pytest.mark.parametrize("name, route", quick(CASES, *QUICK))
 def test_every_route_gives_the_tokens_of_keras(name, route):
+    if route == "litert" and importlib.util.find_spec("ai_edge_litert") is None:
+        pytest.skip("LiteRT needs ai-edge-litert")
     row, model = ROWS[name], as_float32(made(name))
     folder = exported(name, route)
     run = opened(folder, route)

@@ -1,10 +1,11 @@
-"""Random models and searches through `export_onnx`, compared with Keras on new inputs.
+"""Random models and searches through an exporter, compared with Keras on new inputs.
 
     python tests/fuzz/models.py --count 2000 --searches 300 --seed 5 --out fuzz.jsonl
 
 Each case runs in a forked process, so that a crash is counted and does not end the run. A second
 call with the same file continues where the first one ended. `--seed 5 --only 17` runs one case
 again and prints the lines of Python that build its model. `--only s17` runs a search.
+`--exporter litert` takes `export_litert` in place of `export_onnx`.
 """
 
 import argparse
@@ -29,18 +30,19 @@ import recipes  # noqa: E402
 import tf2onnx  # noqa: E402, F401, before the fork
 from judging import ModelJudge, SearchJudge  # noqa: E402
 
-from keras_transformer.export import ExportError, export_onnx, proof  # noqa: E402
+from keras_transformer.export import ExportError, export_litert, export_onnx, proof  # noqa: E402  # noqa: E402
 from keras_transformer.export.artefact.reader import read_artefact  # noqa: E402
 from keras_transformer.export.proof import script  # noqa: E402
-from keras_transformer.export.runtime.session import open_session  # noqa: E402
+from keras_transformer.export.runtime.sessions import open_session  # noqa: E402
 
+EXPORTERS = {"onnx": export_onnx, "litert": export_litert}
 # Outcomes with exit status 1, and the outcome where only an empty batch or result fails.
 WRONG, NOTHING = ("wrong", "run failure", "crash", "timeout"), "fails on nothing"
 EXCUSED, MOST_EXCUSED = "ill-conditioned", 0.03  # see `judging`; a larger share fails
 OUTCOMES = ("right", *WRONG, NOTHING, EXCUSED, "refused", "not drawn")
 
 
-def judge(kind, seed, index, tell):
+def judge(kind, seed, index, exporter, tell):
     """Returns the outcome of a case and a line about it. `tell` notes the stage before a crash."""
     random = np.random.default_rng([seed, index, kind == "search"])
     tell("not drawn", "drawing")
@@ -65,17 +67,18 @@ def judge(kind, seed, index, tell):
     tell("crash", "exporting")
     with tempfile.TemporaryDirectory() as folder:
         try:
-            export(case, pathlib.Path(folder) / "onnx", keras_found)
+            export(case, pathlib.Path(folder) / "out", keras_found, exporter)
         except Exception as error:
             return "refused", f"{type(error).__name__}: {error}"
-        session = open_session(read_artefact(pathlib.Path(folder) / "onnx"), threads=1)
-    names = [value.name for value in session.get_outputs()]
+        artefact = read_artefact(pathlib.Path(folder) / "out")
+        session = open_session(artefact, threads=1)
+    names = [value["name"] for value in artefact.manifest["outputs"]]
     failed = excused = None
     for feed, expected in keras_found:
         told = f"inputs of { {name: array.shape for name, array in feed.items()} }"
         tell("crash", told)
         try:
-            found = dict(zip(names, session.run(None, feed), strict=True))
+            found = dict(zip(names, session.run(names, feed), strict=True))
         except Exception as error:
             failed = f"{told}: {error}"
             if all(array.size for array in expected.values()):
@@ -108,17 +111,20 @@ def empty_batch(feed, session, answer, tell):
     return NOTHING, failed
 
 
-def export(case, folder, keras_found):
+def export(case, folder, keras_found, exporter):
     """Exports a case, with samples if the exporter asks for them."""
+    write = EXPORTERS[exporter]
     options = {"verbose": False, **getattr(case, "options", {})}
+    if exporter == "litert":
+        options.pop("layout", None)
     search = getattr(case, "search", None)
     try:
-        export_onnx(case.model, folder, search=search, **options)
+        write(case.model, folder, search=search, **options)
     except ExportError as error:
         if "samples=" not in str(error) or search is not None:
             raise
         samples = [feed for feed, _ in keras_found if all(map(np.size, feed.values()))]
-        export_onnx(case.model, folder, samples=samples[:3], **options)
+        write(case.model, folder, samples=samples[:3], **options)
 
 
 def prove_here(command, **_):
@@ -134,7 +140,7 @@ def prove_here(command, **_):
     return argparse.Namespace(returncode=0, stdout=json.dumps(report), stderr="")
 
 
-def work(kind, seed, index, pipe, quiet):
+def work(kind, seed, index, exporter, pipe, quiet):
     """Runs a case in a forked process."""
     if quiet:
         null = os.open(os.devnull, os.O_WRONLY)
@@ -142,16 +148,19 @@ def work(kind, seed, index, pipe, quiet):
         os.dup2(null, 2)
     proof.subprocess.run = prove_here
     try:
-        pipe.send(("end", *judge(kind, seed, index, lambda *stage: pipe.send(("at", *stage)))))
+        pipe.send(
+            ("end", *judge(kind, seed, index, exporter, lambda *stage: pipe.send(("at", *stage))))
+        )
     except Exception:
         pipe.send(("end", "crash", traceback.format_exc()[-1500:]))  # in the fuzzer itself
 
 
-def run(kind, seed, index, limit=300, quiet=True):
+def run(kind, seed, index, exporter, limit=300, quiet=True):
     """Returns the record of a case."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(kind, seed, index, sender, quiet), daemon=True)
+    arguments = kind, seed, index, exporter, sender, quiet
+    process = context.Process(target=work, args=arguments, daemon=True)
     start, last, lines = time.time(), ("at", "not drawn", "forking"), ""
     process.start()
     sender.close()
@@ -227,11 +236,13 @@ def main():
     parser.add_argument("--only", help="index of one case; s before it means a search")
     parser.add_argument("--out", type=pathlib.Path, help="JSON lines, one per case; continued")
     parser.add_argument("--report", type=pathlib.Path, help="JSON file for tables of all of --out")
+    parser.add_argument("--exporter", choices=EXPORTERS, default="onnx")
     parser.add_argument("--limit", type=float, default=300, help="seconds per case")
     given = parser.parse_args()
     if given.only:
         kind = "search" if given.only.startswith("s") else "model"
-        records = [run(kind, given.seed, int(given.only.lstrip("s")), given.limit, quiet=False)]
+        index = int(given.only.lstrip("s"))
+        records = [run(kind, given.seed, index, given.exporter, given.limit, quiet=False)]
         return print(table(records))
     cases = [("model", i) for i in range(given.count)]
     cases += [("search", i) for i in range(given.searches)]
@@ -242,7 +253,7 @@ def main():
     for kind, index in cases:
         if (kind, given.seed, index) in done:
             continue
-        records.append(run(kind, given.seed, index, given.limit))
+        records.append(run(kind, given.seed, index, given.exporter, given.limit))
         if given.out:
             with given.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(records[-1]) + "\n")

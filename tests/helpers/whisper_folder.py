@@ -60,17 +60,17 @@ def write(folder, made):
     return folder
 
 
-def artefact():
-    """Returns the shared export of a random model with beam width 2."""
+def artefact(form="onnx"):
+    """Returns the shared export of a random model with beam width 2; `form` is --export."""
     from keras_transformer.importers.__main__ import main
 
     def make(path):
         with tempfile.TemporaryDirectory() as folder:
             write(pathlib.Path(folder), model())
-            command = ["whisper", folder, str(path), "--export", "onnx", "--quiet"]
+            command = ["whisper", folder, str(path), "--export", form, "--quiet"]
             assert main([*command, "--beam-width", "2"]) == 0
 
-    return shared.once("whisper_of_beam_2", make)
+    return shared.once(f"whisper_of_beam_2_{form}", make)
 
 
 def write_tokenizer(folder):

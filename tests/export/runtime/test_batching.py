@@ -134,4 +134,4 @@ def test_a_failed_run_on_a_short_input_is_explained():
     assert "shorter than the window of a convolution; pad it. Non-zero" in explained(
         RuntimeError(words)
     )
-    assert explained(RuntimeError("no memory")) == "onnxruntime failed: no memory"
+    assert explained(RuntimeError("no memory")) == "the model failed: no memory"

@@ -238,7 +238,7 @@ def test_a_stream_that_fails_ends_its_line(command, monkeypatch, error):
         assert errors == "interrupted; the last line is cut off\n"
     else:
         assert (status, output.count("\n")) == (1, 2)
-        expected = [f"line {n} is not continued: onnxruntime failed: out of memory" for n in (1, 2)]
+        expected = [f"line {n} is not continued: the model failed: out of memory" for n in (1, 2)]
         assert errors.splitlines() == [*expected, "2 lines were not continued"]
 
 

@@ -1,0 +1,51 @@
+"""The parts of an engine that `Runner` needs: a session, its errors and its threads.
+
+ONNX Runtime is one engine (`session`), LiteRT another (`litert_session`).
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from keras_transformer.types import Array
+
+# The limit of threads of a batch, and of batches at a time. Each takes memory.
+MOST_THREADS = 16 * (os.cpu_count() or 1)
+# The largest file of a search whose steps gain nothing from a second thread, see
+# docs/benchmarks/serving.md. Its products are so small that threads wait for each other.
+SMALL_BYTES = 20 * 2**20
+# ONNX Runtime's name of the processor among the providers of a session.
+CPU = "CPUExecutionProvider"
+# LiteRT's name among the providers of a session.
+LITERT_NAME = "LiteRT"
+
+
+class ProviderError(ValueError):
+    """An execution provider is missing, or does not suit the artefact's precision."""
+
+
+class Session(Protocol):
+    """An open model. Threads can share it. `onnxruntime.InferenceSession` is one."""
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Array]) -> list:
+        """Returns the named outputs, or all for `None`; an option left out has its default."""
+
+    def get_providers(self) -> list[str]:
+        """Returns the names of the providers, the most preferred first."""
+
+
+def check_threads(name: str, count: int) -> None:
+    """Raises `ValueError` unless `count`, called `name`, is from 1 to `MOST_THREADS`."""
+    if not 1 <= count <= MOST_THREADS:
+        raise ValueError(
+            f"`{name}` must be at least 1, and at most {MOST_THREADS} (16 for each core of this "
+            f"machine); got {count}."
+        )
+
+
+def has_small_steps(manifest: dict[str, Any]) -> bool:
+    """Returns whether one thread computes a step of the search as fast as several."""
+    if manifest.get("search") is None or manifest.get("task") == "transcribe":
+        return False
+    models = [file["bytes"] for name, file in manifest["files"].items() if name.endswith(".onnx")]
+    return sum(models) <= SMALL_BYTES

@@ -1,0 +1,404 @@
+"""LiteRT files: the runtime gives Keras' results, and what LiteRT lacks is refused by name.
+
+`test_routes` has further searches.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import exports, shared
+from helpers.tiers import full, quick
+from keras import layers
+
+import keras_transformer as kt
+from keras_transformer import export
+from keras_transformer.export import ExportError, export_litert, litert_model
+from keras_transformer.export.artefact import manifest as manifests
+from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
+from keras_transformer.export.litert_operators import MOST_POWER, portable_operators
+from keras_transformer.export.runtime import ProviderError, Translator, open_runner
+from keras_transformer.export.runtime.check import check
+from keras_transformer.export.runtime.sessions import open_session
+
+pytest.importorskip("ai_edge_litert", reason="LiteRT needs ai-edge-litert")
+pytestmark = pytest.mark.usefixtures("forked_proofs")
+LINES = ["two words", "", "a man 's hat , red .", "the dog runs"]
+LABELS = ["red", "green", "blue"]
+SEARCH = kt.BeamSearch(3, 0.6)
+
+
+def artefact(search=SEARCH, kind="translate", **options):
+    """Returns the folder that `export_litert` writes for a shared model."""
+
+    def write(path):
+        limit = {"max_length": exports.MAX_LENGTH} if search else {}
+        model = exports.shared_model(kind)
+        export_litert(model, path, exports.tokenizer(), search, verbose=False, **limit, **options)
+
+    return shared.once(f"litert-{abs(hash(repr((search, kind, sorted(options.items())))))}", write)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    return shutil.copytree(artefact(), tmp_path / "copy")
+
+
+# Searches
+
+WORDS = np.array([[30, 31], [40, 0]], "int32")
+BANNED = [[5, 6], [7]]
+SEARCHES = {
+    "options": (SEARCH, ("beam_width", "min_length", "target_prefix"), {"beam_width": 2}),
+    "terms": (kt.BeamSearch(4, constraints=[kt.Terms()]), (), {"terms": WORDS[None, :, :1]}),
+    "forbidden": (kt.BeamSearch(3, constraints=[kt.ForbiddenWords(BANNED)]), (), {}),
+    "n-grams": (kt.GreedySearch(constraints=[kt.NoRepeatNgrams(2)]), (), {}),
+    "penalty": (kt.BeamSearch(2, constraints=[kt.RepetitionPenalty(1.3)]), (), {}),
+    "samples": (kt.Sampling(0.8, top_p=0.9, num_samples=2), ("top_k",), {"seed": 5, "top_k": 7}),
+}
+
+
+@pytest.mark.parametrize("name", quick(SEARCHES, "options", "terms"))
+def test_options_and_constraints_give_the_tokens_of_keras(name):
+    search, options, call = SEARCHES[name]
+    session = open_session(read_artefact(artefact(search, options=options)), threads=1)
+    model, source = exports.shared_model(), exports.source(rows=1)
+    expected = search(model, source, exports.MAX_LENGTH, **call)
+    arrays = {key: np.asarray(value, "int32") for key, value in call.items()}
+    ids, scores = session.run(["token_ids", "scores"], {"source_ids": source, **arrays})
+    np.testing.assert_array_equal(ids, expected.ids)
+    np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
+    free = search(model, source, exports.MAX_LENGTH, **({"seed": 5} if "seed" in call else {}))
+    assert not call or ids.shape != free.ids.shape or (ids != free.ids).numpy().any()
+
+
+def test_the_manifest_and_texts_are_those_of_onnx():
+    folders = artefact(), exports.artefact(SEARCH, text=False)
+    ours, other = (read_artefact(folder).manifest for folder in folders)
+    assert (ours["engine"], ours["opsets"], ours["ir_version"]) == ("litert", None, None)
+    ours_only = {"engine", "checksum", "files", "opsets", "ir_version", "proof", "versions"}
+    for manifest in (ours, other):
+        for name in ours_only & manifest.keys():
+            del manifest[name]
+    assert ours == other
+    ours, other = (Translator(folder, threads=1) for folder in folders)
+    assert ours.translate(LINES) == other.translate(LINES)
+    assert ours.provider == "LiteRT"
+
+
+@pytest.mark.full
+def test_whisper_writes_the_tokens_of_onnx():
+    pytest.importorskip("transformers", reason="the random Whisper is of transformers")
+    from helpers import whisper_folder
+
+    frames = whisper_folder.features(3)
+    start = np.array([[2, 41, 42]] * 3, "int32")
+    found = []
+    for form in ("onnx", "litert"):
+        runner = open_runner(whisper_folder.artefact(form), threads=1)
+        inputs = {"features": frames, "start_ids": start}
+        found.append(runner.session.run(["token_ids", "scores"], inputs))
+    for expected, array in zip(*found, strict=True):
+        np.testing.assert_allclose(array, expected, rtol=1e-4)
+    assert found[0][0].any()
+
+
+def test_threads_and_workers_share_a_folder():
+    translator = Translator(artefact(), workers=3)
+    lines = [f"{line} {n}" for n in range(7) for line in LINES]
+    expected = translator.translate(lines)
+    found = [None] * 4
+
+    def run(place):
+        found[place] = translator.translate(lines, tokens_per_batch=16 + place)
+
+    threads = [threading.Thread(target=run, args=[place]) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 4
+
+
+# Forward passes
+
+HEADS = {
+    "classify": (3, export.Classification(LABELS), "a man"),
+    "tag": (3, export.TokenClassification(LABELS), ["two", "words"]),
+    "embed": (5, export.FeatureExtraction(), "a man"),
+    "answer": (2, export.QuestionAnswering(1), ("what hat ?", "a man 's hat")),
+    "forward": (3, None, "a man"),
+}
+
+
+def headed(name, units):
+    ids = keras.Input((None,), dtype="int32", name="source_ids")
+    encoder = kt.TransformerEncoder(exports.VOCAB, num_layers=1, d_model=12, num_heads=2, d_ff=17)
+    if name == "answer":
+        segments = keras.Input((None,), dtype="int32", name="segment_ids")
+        numbers = layers.Dense(units)(kt.SegmentEmbedding()(encoder(ids), segments))
+        outputs = {"start": numbers[..., 0], "end": numbers[..., 1]}
+        return keras.Model([ids, segments], outputs)
+    vectors = encoder(ids)
+    pooled = kt.SequencePooling()(vectors) if name == "classify" else vectors
+    return keras.Model(ids, layers.Dense(units)(pooled))
+
+
+@pytest.mark.parametrize("name", quick(HEADS, "classify", "tag"))
+def test_heads_give_the_results_of_onnx(name, tmp_path):
+    units, head, line = HEADS[name]
+    keras.utils.set_random_seed(3)
+    model, tokenizer = headed(name, units), exports.tokenizer()
+    results = []
+    for write in (export.export_onnx, export_litert):
+        write(model, tmp_path / write.__name__, tokenizer, head=head, verbose=False)
+        runner = open_runner(tmp_path / write.__name__, threads=1)
+        results.append(list(runner.results([line, line])))
+    for one, other in zip(*results, strict=True):
+        for expected, found in zip(keras.tree.flatten(one), keras.tree.flatten(other), strict=True):
+            if isinstance(expected, (float, np.ndarray)):
+                np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+            else:
+                assert found == expected
+
+
+# Precisions
+
+
+@pytest.mark.parametrize("precision, most", [full("float16", 0.62), ("int8", 0.45)])
+def test_reduced_weights_shrink_the_file(precision, most, tmp_path):
+    model = exports.tiny(d_model=64, d_ff=128)
+    sizes = []
+    for each in ("float32", precision):
+        manifest = export_litert(
+            model, tmp_path / each, None, SEARCH, each, max_length=5, verbose=False
+        )
+        sizes.append(os.path.getsize(tmp_path / each / "model.tflite"))
+        assert manifest["precision"] == each
+    assert sizes[1] < most * sizes[0]
+
+
+def test_a_precision_without_effect_is_told(tmp_path):
+    x = keras.Input((3,), name="x")
+    model = keras.Model(x, layers.Dense(2)(x))
+    with pytest.warns(UserWarning, match="changed nothing"):
+        manifest = export_litert(model, tmp_path / "out", precision="int8", verbose=False)
+    assert manifest["precision"] == "float32"
+    with pytest.raises(ValueError, match=r"one of \('float32', 'float16', 'int8'\)"):
+        export_litert(model, tmp_path / "out", precision="int16x8")
+
+
+# Refusals
+
+
+def lacking(operation):
+    x = keras.Input((None, 3), name="x")
+    return keras.Model(x, keras.layers.Lambda(operation)(x))
+
+
+@pytest.mark.parametrize(
+    "name, operation",
+    [
+        ("Atan", keras.ops.arctan),
+        full("Erfinv", lambda x: keras.ops.erfinv(keras.ops.tanh(x) * 0.5)),
+    ],
+)
+def test_an_operator_that_litert_lacks_is_named(name, operation, tmp_path, capfd):
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ExportError, match=rf"no built-in operator for {name}, such as {name}\("):
+        export_litert(lacking(operation), tmp_path / "out", verbose=False)
+    assert [*tmp_path.iterdir()] == [tmp_path / "out"] and not [*(tmp_path / "out").iterdir()]
+    assert "error:" not in capfd.readouterr().err
+
+
+def test_missing_packages_are_named_with_the_command(monkeypatch, tmp_path):
+    with monkeypatch.context() as patched:
+        patched.setattr(litert_model.importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(ImportError, match=r"pip install '.*\[train,litert\]"):
+            export_litert(exports.shared_model(), tmp_path / "out", search=SEARCH)
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    monkeypatch.delitem(
+        sys.modules, "keras_transformer.export.runtime.litert_session", raising=False
+    )
+    with pytest.raises(ImportError, match=r"pip install '.*\[serve-litert\]"):
+        Translator(artefact())
+
+
+@pytest.mark.parametrize("options", [{"providers": ["CPUExecutionProvider"]}, {"arena": False}])
+def test_options_of_onnx_runtime_are_refused(options):
+    with pytest.raises(ProviderError, match="options of ONNX Runtime"):
+        Translator(artefact(), **options)
+    with pytest.raises(ValueError, match="`threads` must be at least 1"):
+        Translator(artefact(), threads=0)
+
+
+def reseal(folder, **changes):
+    """Writes the manifest with valid checksums again."""
+    path = folder / "artefact.json"
+    manifest = {**manifests.unseal(path.read_bytes()), **changes}
+    manifest["files"] |= {"model.tflite": manifests.digest(folder / "model.tflite")}
+    manifest["checksum"] = manifests.checksum(manifest)
+    path.write_text(manifests.json.dumps(manifest, indent=2) + "\n")
+
+
+def cut(folder):
+    data = (folder / "model.tflite").read_bytes()
+    (folder / "model.tflite").write_bytes(data[: len(data) // 2])
+
+
+def other(folder):
+    shutil.copy(artefact(exports.GREEDY, options=("target_prefix",)) / "model.tflite", folder)
+
+
+@pytest.mark.parametrize(
+    "damage, seals, message",
+    [
+        (cut, False, "model.tflite has .* bytes and was written with"),
+        (cut, True, "ai-edge-litert .* cannot run"),
+        (other, True, "The files belong to different artefacts"),
+        (lambda folder: (folder / "model.tflite").write_bytes(b"TFL3" * 99), True, "cannot run"),
+    ],
+)
+def test_a_damaged_file_is_refused(copy, damage, seals, message):
+    damage(copy)
+    if seals:
+        reseal(copy)
+    with pytest.raises(ArtefactError, match=message):
+        Translator(copy)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"engine": "tract"}, "engine is 'tract'"),
+        ({"engine": "onnxruntime"}, "opsets is None"),
+        ({"opsets": {"": 17}}, "opsets is"),
+        ({"layout": "steps"}, "only ONNX files have a layout"),
+    ],
+)
+def test_a_manifest_of_another_engine_is_refused(copy, changes, message):
+    reseal(copy, **changes)
+    with pytest.raises(ArtefactError, match=message):
+        Translator(copy)
+
+
+def test_rows_that_fail_do_not_affect_others(copy):
+    translator = Translator(copy, threads=1)
+    ids = np.array([[exports.VOCAB + 9, 3]], "int32")
+    with pytest.raises(RuntimeError):
+        translator.session.run(None, {"source_ids": ids})
+    with pytest.raises(ValueError):
+        translator.session.run(None, {"source_ids": ids, "other": ids})
+    good, long = translator.results(["two words", "dog " * 600])
+    assert long.error and "512" in long.error and good.error is None
+    expected = Translator(artefact(), threads=1).translate(["two words"])
+    assert [good.text] == expected
+
+
+def test_the_check_and_triton_know_the_engine(capsys, tmp_path):
+    assert check(artefact()) == 0
+    assert capsys.readouterr().out == "verdict: serves on LiteRT\n"
+    assert check(artefact(), ["CPUExecutionProvider"]) == 2
+    with pytest.raises(ExportError, match="exported for litert, and Triton's backend is ONNX"):
+        export.export_triton(artefact(), tmp_path / "repository")
+
+
+SERVE = """
+import sys
+sys.modules["onnxruntime"] = None
+from keras_transformer.export.runtime.__main__ import main
+main(sys.argv[1:])
+assert sys.modules.get("tensorflow") is None
+"""
+
+
+def test_the_command_line_needs_neither_onnx_runtime_nor_tensorflow():
+    environment = {**os.environ, "KERAS_TRANSFORMER_SERVES": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, str(artefact()), "--threads", "1"],
+        input="two words\n",
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    expected = Translator(artefact(), threads=1).translate(["two words"])
+    assert done.stdout.splitlines() == expected, done.stderr
+
+
+# Operators
+
+X = np.arange(24).reshape(2, 3, 4)
+PLACES = {
+    "new axes between": lambda x: x[:, None, :, None],
+    "an index beside a new axis": lambda x: x[1, None, :, 2],
+    "an ellipsis": lambda x: x[None, ..., 1:3, tf.newaxis],
+    "a reversed axis": lambda x: x[:, ::-1, None],
+    "no new axis": lambda x: x[:, 1:],
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("dtype", [tf.int32, tf.bool])
+def test_slices_with_new_axes_are_unchanged(name, dtype):
+    take = PLACES[name]
+
+    @tf.function(input_signature=[tf.TensorSpec([None] * 3, dtype)])
+    def traced(x):
+        return take(x)
+
+    x = tf.constant(X) if dtype != tf.bool else tf.constant(X % 3 == 0)
+    x = tf.cast(x, dtype)
+    with portable_operators():
+        graph = traced.get_concrete_function()
+    np.testing.assert_array_equal(graph(x), take(x))
+    slices = [op for op in graph.graph.get_operations() if "Slice" in op.type]
+    masks = [op.get_attr("new_axis_mask") for op in slices]
+    assert not any(masks)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+def test_the_last_update_of_a_row_counts(dtype):
+    """Infinite numbers stay, too. The converter's own graph adds up equal places."""
+    table = np.array([[1, 2], [3, 4], [0, 1]]).astype(dtype)
+    if dtype == "float32":
+        table[1] = -np.inf
+    places = np.array([[[2, 0]], [[0, 1]], [[2, 0]]])
+    new = np.array([[7], [0], [7]]).astype(dtype)
+
+    def update(table, places, new):
+        return {"y": tf.tensor_scatter_nd_update(table, places, new)}
+
+    specs = [tf.TensorSpec([None] * array.ndim, array.dtype) for array in (table, places, new)]
+    specs[1] = tf.TensorSpec([None, None, 2], tf.int64)
+    with portable_operators():
+        graph = tf.function(update, autograph=False).get_concrete_function(*specs)
+    expected = update(table, places, new)["y"]
+    np.testing.assert_array_equal(graph(*map(tf.constant, (table, places, new)))["y"], expected)
+    assert "TensorScatterUpdate" not in {op.type for op in graph.graph.get_operations()}
+
+
+def test_integers_are_divided_and_raised_exactly_or_not_at_all():
+    numbers = tf.constant([-7, 2**31 - 2, 2**31 + 5, 2**40 + 3], tf.int64)
+
+    def compute(x, exponent):
+        small = x % (2**31 - 1)
+        return small // 7, x // 7, tf.constant(31, tf.int64) ** exponent
+
+    traced = tf.function(compute, autograph=False)
+    exponents = tf.constant([0, 1, 40, MOST_POWER], tf.int64)
+    with portable_operators():
+        graph = traced.get_concrete_function(tf.TensorSpec([None], tf.int64), exponents)
+    for found, expected in zip(graph(numbers, exponents), compute(numbers, exponents), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    kinds = [
+        (op.type, op.inputs[0].dtype)
+        for op in graph.graph.get_operations()
+        if op.type in ("FloorDiv", "Pow")
+    ]
+    assert sorted(kinds, key=str) == [("FloorDiv", tf.int32), ("FloorDiv", tf.int64)]
