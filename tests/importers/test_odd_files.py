@@ -169,7 +169,7 @@ def test_a_file_with_other_content_is_named(origin, file, content, message, tmp_
         DEEP,
         "{}",
         '{"model": []}',
-        '{"model": {"vocab": [["a", -1.0]]}}',
+        '{"model": {"vocab": [["a"]]}}',
         '{"model": {"vocab": {"a": "5"}}}',
         '{"model": {"vocab": {"a": 5}}, "added_tokens": ["b"]}',
         '{"model": {"vocab": {"a": 5}}, "added_tokens": [{"content": "b"}]}',

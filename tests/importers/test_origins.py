@@ -151,7 +151,7 @@ def test_the_right_importer_is_named(asked, found, load, tmp_path):
     write(tmp_path, FILES[found])
     message = rf"holds a model of {found}, but this importer reads {asked}\. Use .* {found}\."
     with pytest.raises(ValueError, match=message):
-        getattr(getattr(importers, asked), load)(tmp_path)
+        getattr(getattr(importers, asked.replace("-", "_")), load)(tmp_path)
 
 
 @pytest.mark.parametrize("origin", ORIGINS)
