@@ -35,7 +35,7 @@ def ours(task):
     import onnxruntime
 
     from keras_transformer.export.artefact.reader import read_artefact
-    from keras_transformer.export.runtime.session import CPU, has_small_steps, open_session
+    from keras_transformer.export.runtime.session import CPU, is_small_search, open_session
     from keras_transformer.padding import pad_rows
 
     use_sessions(task.get("spin"), task.get("exact"))
@@ -47,7 +47,7 @@ def ours(task):
             import torch  # noqa: F401  # loads CUDA libraries if no other package does
     artefact = read_artefact(task["folder"])
     divides = task["threads"] == os.cpu_count() and provider == CPU
-    divides &= has_small_steps(artefact.manifest)
+    divides &= is_small_search(artefact.manifest)
     workers, threads = (task["threads"], 1) if divides else (1, task["threads"])
     session = open_session(artefact, [provider], threads=threads)
     pool = concurrent.futures.ThreadPoolExecutor(workers)

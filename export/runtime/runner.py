@@ -39,7 +39,7 @@ from keras_transformer.export.runtime.options import CallInputs, OptionReader
 from keras_transformer.export.runtime.session import (
     CPU,
     check_threads,
-    has_small_steps,
+    is_small_search,
     open_session,
 )
 from keras_transformer.text.tokenizer import Tokenizer
@@ -113,7 +113,7 @@ class Runner:
         self.provider: str = self.session.get_providers()[0]
         # Whether each core computes a part of every batch, instead of a part of every operation.
         self._divides = threads is None and workers is None and self.provider == CPU
-        self._divides &= has_small_steps(self.manifest)
+        self._divides &= is_small_search(self.manifest)
         self._workers = (os.cpu_count() or 1) if self._divides else workers or 1
         precision = self.manifest["precision"]
         logger.info("%s runs on %s, precision %s", artefact.folder, self.provider, precision)

@@ -83,7 +83,7 @@ def open_session(
     name = _name(providers[0])
     if name == CUDA and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip installed them
-    if threads is None and name == CPU and has_small_steps(artefact.manifest):
+    if threads is None and name == CPU and is_small_search(artefact.manifest):
         threads = 1
     sessions, opened = [], {}
     for path in artefact.model_paths:
@@ -161,15 +161,16 @@ def _packing(manifest: dict[str, Any]) -> dict[str, bool]:
     if manifest.get("task") != "transcribe" or manifest["precision"] != "float32":
         return {}
     config = (manifest.get("search") or {}).get("config", {})
-    return {"pack_steps": config.get("beam_width") != 1, "pack_start": False}
+    return {"pack_loop": config.get("beam_width") != 1, "pack_start": False}
 
 
-def has_small_steps(manifest: dict[str, Any]) -> bool:
+def is_small_search(manifest: dict[str, Any]) -> bool:
     """Returns whether one thread computes a step of the search as fast as several."""
     if manifest.get("search") is None or manifest.get("task") == "transcribe":
         return False
-    models = [file["bytes"] for name, file in manifest["files"].items() if name.endswith(".onnx")]
-    return sum(models) <= SMALL_BYTES
+    text = signature.TEXT_MODEL_FILE  # a second copy of the model
+    sizes = {name: file["bytes"] for name, file in manifest["files"].items() if ".onnx" in name}
+    return sum(size for name, size in sizes.items() if not name.startswith(text)) <= SMALL_BYTES
 
 
 def check_threads(name: str, count: int) -> None:
