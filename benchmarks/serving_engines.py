@@ -36,7 +36,7 @@ def ours(task):
     import onnxruntime
 
     from keras_transformer.export.artefact.reader import read_artefact
-    from keras_transformer.export.runtime.engine import CPU, has_small_steps
+    from keras_transformer.export.runtime.engine import CPU, is_small_search
     from keras_transformer.export.runtime.session import open_session
     from keras_transformer.padding import pad_rows
 
@@ -49,7 +49,7 @@ def ours(task):
             import torch  # noqa: F401  # loads CUDA libraries if no other package does
     artefact = read_artefact(task["folder"])
     divides = task["threads"] == os.cpu_count() and provider == CPU
-    divides &= has_small_steps(artefact.manifest)
+    divides &= is_small_search(artefact.manifest)
     workers, threads = (task["threads"], 1) if divides else (1, task["threads"])
     chosen = (provider, {"enable_cuda_graph": "1"}) if task.get("graphs") else provider
     session = open_session(artefact, [chosen], threads=threads)

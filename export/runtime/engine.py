@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from keras_transformer.export.artefact import signature
 from keras_transformer.types import Array
 
 # The limit of threads of a batch, and of batches at a time. Each takes memory.
@@ -43,9 +44,10 @@ def check_threads(name: str, count: int) -> None:
         )
 
 
-def has_small_steps(manifest: dict[str, Any]) -> bool:
+def is_small_search(manifest: dict[str, Any]) -> bool:
     """Returns whether one thread computes a step of the search as fast as several."""
     if manifest.get("search") is None or manifest.get("task") == "transcribe":
         return False
-    models = [file["bytes"] for name, file in manifest["files"].items() if name.endswith(".onnx")]
-    return sum(models) <= SMALL_BYTES
+    text = signature.TEXT_MODEL_FILE  # a second copy of the model
+    sizes = {name: file["bytes"] for name, file in manifest["files"].items() if ".onnx" in name}
+    return sum(size for name, size in sizes.items() if not name.startswith(text)) <= SMALL_BYTES

@@ -67,7 +67,7 @@ class MappedModel:
 
     Args:
         path: path of the file.
-        pack_steps: bool, whether ONNX Runtime may pack weights that the outer graph and a step
+        pack_loop: bool, whether ONNX Runtime may pack weights that the outer graph and a step
             share, for the step. Defaults to `True`. `False` takes less memory, but steps of several
             rows are slower.
         pack_start: bool, whether it may also pack them for the outer graph. Defaults to `True`.
@@ -83,9 +83,9 @@ class MappedModel:
             ends while it is read.
     """
 
-    def __init__(self, path: pathlib.Path, pack_steps: bool = True, pack_start: bool = True):
+    def __init__(self, path: pathlib.Path, pack_loop: bool = True, pack_start: bool = True):
         self._name, self._fields_left = path.name, MOST_FIELDS
-        self._pack_steps, self._pack_start = pack_steps, pack_start and pack_steps
+        self._pack_loop, self._pack_start = pack_loop, pack_start and pack_loop
         self.body_weights: dict[str, np.ndarray] = {}
         self._mapping: mmap.mmap | None = None
         self._outer_tensors: dict[str, tuple[int, int]] = {}  # name -> the tensor's place
@@ -164,7 +164,7 @@ class MappedModel:
                 source = name.removesuffix(STEP_COPY)
                 if not self._pack_start:
                     self._unpacked[source] = None
-                if self._pack_steps:
+                if self._pack_loop:
                     tensor = self._tensor(*self._outer_tensors[source], in_body, name)
                     parts.append(_field(_INITIALIZER, tensor))
                 else:

@@ -34,7 +34,7 @@ from keras_transformer.export.runtime.batching import (
     part_tokens,
     run_rows,
 )
-from keras_transformer.export.runtime.engine import CPU, Session, check_threads, has_small_steps
+from keras_transformer.export.runtime.engine import CPU, Session, check_threads, is_small_search
 from keras_transformer.export.runtime.input_readers import InputReader, stack_rows
 from keras_transformer.export.runtime.options import CallInputs, OptionReader
 from keras_transformer.export.runtime.sessions import open_session
@@ -109,7 +109,7 @@ class Runner:
         self.provider: str = self.session.get_providers()[0]
         # Whether each core computes a part of every batch, instead of a part of every operation.
         self._divides = threads is None and workers is None and self.provider == CPU
-        self._divides &= has_small_steps(self.manifest)
+        self._divides &= is_small_search(self.manifest)
         self._workers = (os.cpu_count() or 1) if self._divides else workers or 1
         precision = self.manifest["precision"]
         logger.info("%s runs on %s, precision %s", artefact.folder, self.provider, precision)

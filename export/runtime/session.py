@@ -16,7 +16,7 @@ from keras_transformer.export.runtime.engine import (
     CPU,
     ProviderError,
     check_threads,
-    has_small_steps,
+    is_small_search,
 )
 from keras_transformer.export.runtime.mapped_model import MappedModel, return_freed_memory
 from keras_transformer.export.runtime.steps_session import StepsSession
@@ -75,7 +75,7 @@ def open_session(
     name = _name(providers[0])
     if name == CUDA and hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # finds CUDA and cuDNN where pip installed them
-    if threads is None and name == CPU and has_small_steps(artefact.manifest):
+    if threads is None and name == CPU and is_small_search(artefact.manifest):
         threads = 1
     sessions, opened = [], {}
     for path in artefact.model_paths:
@@ -153,7 +153,7 @@ def _packing(manifest: dict[str, Any]) -> dict[str, bool]:
     if manifest.get("task") != "transcribe" or manifest["precision"] != "float32":
         return {}
     config = (manifest.get("search") or {}).get("config", {})
-    return {"pack_steps": config.get("beam_width") != 1, "pack_start": False}
+    return {"pack_loop": config.get("beam_width") != 1, "pack_start": False}
 
 
 def records_graphs(provider: Any) -> bool:

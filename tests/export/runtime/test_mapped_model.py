@@ -134,7 +134,7 @@ def test_a_step_reads_a_shared_weight_in_the_file(tmp_path, size):
 @pytest.mark.parametrize("rows", [1, 5])
 def test_a_shared_weight_of_speech_is_packed_for_steps_of_several_rows_only(tmp_path, size, rows):
     path, weight = with_shared_weight(tmp_path, size)
-    mapped = MappedModel(path, pack_steps=rows > 1, pack_start=False)
+    mapped = MappedModel(path, pack_loop=rows > 1, pack_start=False)
     graph = onnx.load_from_string(mapped.graph).graph
     assert [item.name for item in graph.input] == ["x", "w"]
     (_, step) = graphs(graph)
