@@ -59,7 +59,7 @@ class LiteRTSession:
         if is_empty:  # LiteRT has no tensors without rows: run one row of zeros
             for name, array in inputs.items():
                 if array.shape[:1] == (0,):
-                    inputs[name] = np.zeros((1, *array.shape[1:]), array.dtype)
+                    inputs[name] = np.zeros([max(1, n) for n in array.shape], array.dtype)
         try:
             runner = self._idle.pop()
         except IndexError:
