@@ -196,7 +196,7 @@ LITERT = Table(
         ("file MB", "{bytes:MB.1f}"),
     ],
     litert_rows,
-    "{sentences} sentences. Milliseconds are of one sentence; a call holds one sentence or a batch.",
+    "{sentences} sentences. Times are of one sentence; a call holds one sentence or a batch.",
 )
 TABLES = {
     "litert": LITERT,
