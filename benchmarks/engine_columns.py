@@ -226,7 +226,7 @@ LITERT = Table(
         ("file MB", "{bytes:MB.1f}"),
     ],
     litert_rows,
-    "Of {sentences} sentences.",
+    "{sentences} sentences. Times are of one sentence; a call holds one sentence or a batch.",
 )
 TABLES = {
     "litert": LITERT,

@@ -155,11 +155,17 @@ def held(report):
     return table(["of the time", "resident MB", "open files", "threads"], rows)
 
 
+def refusals(report):
+    return table(["refused because", "cases"], report["refused"].items())
+
+
 TABLES = {
     "fuzz-faults": outcomes,
     "fuzz-load": tables(outcomes, held),
+    "fuzz-litert": outcomes,
+    "fuzz-litert-refusals": refusals,
     "fuzz-models": outcomes,
-    "fuzz-refusals": lambda report: table(["refused because", "cases"], report["refused"].items()),
+    "fuzz-refusals": refusals,
     "fuzz-protocols": outcomes,
     "fuzz-readers": outcomes,
     "service": lambda report: tables(THROUGHPUT, LOAD, EQUALITY, *[RAY] * ("beside Ray" in report))(

@@ -28,6 +28,7 @@ FILES = {
     "archive-kills": "archive",
     "archive-plan": "archive",
     "archive-speed": "archive",
+    "fuzz-litert-refusals": "fuzz_litert",
     "fuzz-refusals": "fuzz_models",
     "quality": "multi30k_tiny_seed1",
     "quality-raw": "multi30k_raw_seed1",

@@ -56,10 +56,10 @@ class LiteRTSession:
         """
         inputs = {name: np.asarray(array) for name, array in input_feed.items()}
         is_empty = any(array.shape[:1] == (0,) for array in inputs.values())
-        if is_empty:  # LiteRT has no tensors without rows: run one row of zeros
+        if is_empty:  # LiteRT returns no tensors without rows: run one row of ones
             for name, array in inputs.items():
                 if array.shape[:1] == (0,):
-                    inputs[name] = np.zeros((1, *array.shape[1:]), array.dtype)
+                    inputs[name] = np.ones([max(1, n) for n in array.shape], array.dtype)
         try:
             runner = self._idle.pop()
         except IndexError:

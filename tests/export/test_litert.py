@@ -126,6 +126,12 @@ def test_threads_and_workers_share_a_folder():
     assert found == [expected] * 4
 
 
+def test_a_comparison_on_text_finds_the_tokens_of_keras():
+    lines = [line for line in LINES if line]
+    found = export.compare_with_keras(exports.shared_model(), artefact(), lines)
+    assert found[:3] == (len(lines), len(lines), None)
+
+
 # Forward passes
 
 HEADS = {
@@ -295,6 +301,9 @@ def test_rows_that_fail_do_not_affect_others(copy):
         translator.session.run(None, {"source_ids": ids})
     with pytest.raises(ValueError):
         translator.session.run(None, {"source_ids": ids, "other": ids})
+    empty = {"source_ids": np.zeros((0, 5), "int32"), "max_length": np.zeros(0, "int32")}
+    ids, scores = translator.session.run(["token_ids", "scores"], empty)
+    assert ids.shape[:2] == scores.shape == (0, 3)
     good, long = translator.results(["two words", "dog " * 600])
     assert long.error and "512" in long.error and good.error is None
     expected = Translator(artefact(), threads=1).translate(["two words"])

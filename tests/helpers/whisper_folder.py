@@ -1,8 +1,6 @@
 """A small random Whisper of `transformers` and its folder, with a tokenizer and settings."""
 
 import json
-import pathlib
-import tempfile
 
 import numpy as np
 import pytest
@@ -64,11 +62,14 @@ def artefact(form="onnx"):
     """Returns the shared export of a random model with beam width 2; `form` is --export."""
     from keras_transformer.importers.__main__ import main
 
+    def save(path):  # the weights differ from call to call
+        path.mkdir()
+        write(path, model())
+
     def make(path):
-        with tempfile.TemporaryDirectory() as folder:
-            write(pathlib.Path(folder), model())
-            command = ["whisper", folder, str(path), "--export", form, "--quiet"]
-            assert main([*command, "--beam-width", "2"]) == 0
+        folder = str(shared.once("whisper_of_transformers", save))
+        command = ["whisper", folder, str(path), "--export", form, "--quiet"]
+        assert main([*command, "--beam-width", "2"]) == 0
 
     return shared.once(f"whisper_of_beam_2_{form}", make)
 
