@@ -59,13 +59,13 @@ def _strided_slice(
 
 def _is_whole(kept: Sequence[int], strides: Any, masks: Mapping[str, int]) -> bool:
     """Returns whether a slice without its new axes is its input."""
-    steps = tf.get_static_value(tf.convert_to_tensor(strides))
+    apart = tf.get_static_value(tf.convert_to_tensor(strides))
     full = masks.get("begin_mask", 0) & masks.get("end_mask", 0)
     return all(
         masks.get("ellipsis_mask", 0) >> i & 1
         or (full & ~masks.get("shrink_axis_mask", 0)) >> i & 1
-        and steps is not None
-        and steps[i] == 1
+        and apart is not None
+        and apart[i] == 1
         for i in kept
     )
 
