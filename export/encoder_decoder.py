@@ -159,7 +159,7 @@ def position_tables(model: Transformer, length: int) -> list[Array]:
     """Returns the first position vectors of encoder and decoder, two arrays (P, D)."""
     nothing = np.zeros((1, length, model.d_model), "float32")
     stacks = model.encoder_stack, model.decoder_stack
-    return [np.asarray(stack.positions(nothing))[0] for stack in stacks]
+    return [keras.ops.convert_to_numpy(stack.positions(nothing))[0] for stack in stacks]
 
 
 def why_not_engine(*names: str) -> WhyNot:

@@ -82,8 +82,8 @@ def export_litert(
             shortlist, options, samples, tolerance, verbose: as in `export_onnx`.
         precision: "float32"; "float16", which halves the file and computes in float32 on a CPU; or
             "int8": weights in 8 bits, and inputs of their products rounded to 8 bits at run time.
-            LiteRT reduces weights of 1,024 numbers or more. If there are none, the export warns and
-            the manifest says "float32". Defaults to "float32".
+            LiteRT reduces weights of 1,024 numbers or more. If that gives no smaller file, the
+            export warns, and file and manifest are "float32". Defaults to "float32".
 
     Returns:
         The manifest, a dict with the content of `artefact.json`.
@@ -135,10 +135,10 @@ class LiteRTFile(ArtefactFiles):
             self.traced = function.get_concrete_function(**task.specs)
         with progress("converting to LiteRT", remedy):
             data = self._convert(self.precision)
-            if self.precision != "float32" and len(data) > 0.95 * len(self._convert("float32")):
+            if self.precision != "float32" and len(data) >= len(self._convert("float32")):
                 warnings.warn(
-                    f"precision={self.precision!r} changed nothing: LiteRT reduces weights of "
-                    "1,024 numbers or more, and the model has none. The manifest says float32.",
+                    f"precision={self.precision!r} gave no smaller file: LiteRT reduces only "
+                    "weights of 1,024 numbers or more. The file and the manifest are float32.",
                     stacklevel=4,
                 )
                 self.precision, data = "float32", self._convert("float32")

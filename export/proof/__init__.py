@@ -98,9 +98,10 @@ def run_exported(
             )
         report = json.loads(done.stdout.splitlines()[-1])
         if report["error"]:
+            advice = "Try fuse=False or precision='float32'; if that works, please report it."
             raise ExportError(
-                f"The exported file failed at {report['check']}: {report['error']}. For ONNX try "
-                "fuse=False or precision='float32'; if that works, please report it."
+                f"The exported file failed at {report['check']}: {report['error']}. "
+                f"{'Please report it.' if opener else advice}"
             )
         outputs = []
         for entry in files:

@@ -20,11 +20,16 @@ class MachineError(RuntimeError):
     """The model fails in the same way for different inputs: the machine is at fault."""
 
 
+# Tokens of a part of a batch, at least, where many workers divide it. Fewer cost more for each.
+LEAST_TOKENS = 256
+
+
 def in_batches(
     run: Callable[[list[Row]], list[Any]],
     rows: dict[Hashable, Row],
     tokens_per_batch: int,
     workers: int = 1,
+    divides: bool = False,
 ) -> dict[Hashable, Any]:
     """Runs rows in batches, `workers` of them at the same time.
 
@@ -34,11 +39,17 @@ def in_batches(
         rows: dict from any key to a row.
         tokens_per_batch: int, see `batches`.
         workers: int.
+        divides: whether each worker gets a part of each batch, and not a whole one. Defaults to
+            `False`.
 
     Returns:
         Dict from the same keys to results.
     """
-    keys = list(batches(rows, tokens_per_batch))
+    most_rows = None
+    if divides:
+        most_rows = -(-len(rows) // workers)
+        tokens_per_batch = part_tokens(rows, tokens_per_batch, workers)
+    keys = list(batches(rows, tokens_per_batch, most_rows))
     lists = [[rows[key] for key in batch] for batch in keys]
     if min(workers, len(lists)) < 2:
         results = map(run, lists)
@@ -49,19 +60,23 @@ def in_batches(
     return dict(zip(itertools.chain(*keys), itertools.chain(*results), strict=True))
 
 
-def batches(rows: dict[Hashable, Row], tokens_per_batch: int) -> Iterator[list[Hashable]]:
+def batches(
+    rows: dict[Hashable, Row], tokens_per_batch: int, most_rows: int | None = None
+) -> Iterator[list[Hashable]]:
     """Yields lists of keys of `rows`, short rows first. The rows of a list fit into a batch.
 
     Args:
         rows: dict from any key to a row. Only rows of equal groups share a batch.
         tokens_per_batch: int, maximum number of tokens of a batch, padding included. A longer row
             is a batch alone.
+        most_rows: int, maximum number of rows of a batch. Defaults to `None`: no limit.
     """
     order = {key: (row.group, row.size) for key, row in rows.items()}
     batch, last = [], None
     for key in sorted(order, key=order.get):
         group, longest = order[key]  # rows come sorted
-        if batch and (group != last or (len(batch) + 1) * longest > tokens_per_batch):
+        is_full = (len(batch) + 1) * longest > tokens_per_batch or len(batch) == most_rows
+        if batch and (group != last or is_full):
             yield batch
             batch = []
         batch.append(key)
@@ -73,11 +88,13 @@ def batches(rows: dict[Hashable, Row], tokens_per_batch: int) -> Iterator[list[H
 def part_tokens(rows: dict[Hashable, Row], tokens_per_batch: int, workers: int) -> int:
     """Returns the tokens of a batch for which each of some workers gets an equal part of the rows.
 
-    All parts together are no larger than a batch of `tokens_per_batch`.
+    All parts together are no larger than a batch of `tokens_per_batch`, but a part has at least
+    `LEAST_TOKENS`.
     """
     sizes = [row.size for row in rows.values()]
     share = -(-sum(sizes) // workers) + max(sizes, default=0)  # padding takes tokens, too
-    return max(1, min(tokens_per_batch // workers, share))
+    largest = max(LEAST_TOKENS, tokens_per_batch // workers)
+    return max(1, min(largest, share, tokens_per_batch))
 
 
 def run_rows(

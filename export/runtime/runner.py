@@ -31,7 +31,6 @@ from keras_transformer.export.runtime.batching import (
     MachineError,
     explained,
     in_batches,
-    part_tokens,
     run_rows,
 )
 from keras_transformer.export.runtime.engine import CPU, Session, check_threads, is_small_search
@@ -246,9 +245,7 @@ class Runner:
     ) -> dict[int, Any]:
         """Returns the results of rows by their numbers; `items` are their inputs."""
         run_batch = functools.partial(self._run_batch, fixed=call.fixed)
-        if self._divides:
-            tokens_per_batch = part_tokens(rows, tokens_per_batch, self._workers)
-        return in_batches(run_batch, rows, tokens_per_batch, self._workers)
+        return in_batches(run_batch, rows, tokens_per_batch, self._workers, self._divides)
 
     def _run_batch(self, rows: list[Row], fixed: dict[str, Array]) -> list[Any]:
         """Returns the results of a batch of rows; `fixed` are inputs that all rows share."""

@@ -25,7 +25,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.export.artefact.task_heads import Head
+from keras_transformer.export.artefact.task_heads import Head, QuestionAnswering
 from keras_transformer.importers import bert_heads, checkpoint, pieces
 from keras_transformer.importers.tables import Arrays, Origin, Special, Table
 from keras_transformer.layers.positions import LearnedPositionEncoding
@@ -84,8 +84,12 @@ class Relative:
 
     def read_files(self, folder: pathlib.Path) -> tuple[dict[str, Any], Arrays]:
         """Reads configuration and tensors, with BERT's keys and names."""
-        config, tensors = self.files.read_files(folder)
-        tensors = {self._name(name): array for name, array in tensors.items()}
+        config, read = self.files.read_files(folder)
+        names = {name: self._name(name) for name in read}
+        for name in [name for name in read if name.startswith(f"{self.prefix}pooler.")]:
+            if [*names.values()].count(names[name]) > 1:  # the head has another, which counts
+                names[name] = name
+        tensors = {names[name]: array for name, array in read.items()}
         config = self._renamed(config)
         if POSITIONS in tensors:
             tensors[POSITIONS] = tensors[POSITIONS][self.first_position :]
@@ -164,10 +168,21 @@ class EncoderImporter:
 
         Args:
             folder: as in `load_task`.
+
+        Returns:
+            The head, or `None`: also for questions to a model without segments, with a warning.
         """
         config = self.relative.read_config(folder)
         described = bert_heads.described(pathlib.Path(folder), config)
-        return None if described is None else described.head(config)
+        head = None if described is None else described.head(config)
+        if isinstance(head, QuestionAnswering) and config["type_vocab_size"] < 2:
+            warnings.warn(
+                f"{folder} has no segments, so its model reads one text, and a question with a "
+                "passage are two. The export returns the logits of start and end.",
+                stacklevel=2,
+            )
+            return None
+        return head
 
     def load_sentence_encoder(
         self, folder: StrPath, segments: bool = False, **options: Any
@@ -268,7 +283,8 @@ def _with_head(head: bert_heads.Class, config: Mapping[str, Any], **settings: An
 def _spare(folder: pathlib.Path, tensors: Arrays, rows: Mapping[str, str]) -> str:
     """Returns the pattern of the tensors of other heads, and warns of them."""
     used = tuple(name.removesuffix("*") for name in rows)
-    rest = [name for name in tensors if name.startswith(HEADS) and not name.startswith(used)]
+    heads = [name for name in tensors if name.startswith(HEADS) or ".pooler." in name]
+    rest = [name for name in heads if not name.startswith(used)]
     if rest:
         warnings.warn(
             f"{folder} has {', '.join(rest)}, which this model leaves out. `load_task` loads "

@@ -225,6 +225,8 @@ def run(
             f"initial_cache of {type(model).__name__} returned {type(cache).__name__}. Return "
             "keras_transformer.search.Cache(by_sentence=..., by_hypothesis=...)."
         )
+    if not hasattr(model, "close"):  # such as a model that wraps one of this package
+        cache = cache._replace(closed=())
     rows = tf.TensorShape([None, search.width])
     states = tf.nest.map_structure(
         lambda x: tf.TensorShape([None, *x.shape[1:]]), hypotheses.constraint_states
@@ -305,7 +307,9 @@ def add_token(
 ) -> tuple[Tensor, Hypotheses, Cache]:
     """Runs one step; returns position, hypotheses and cache after it."""
     options = {"alignments": search.alignments} if search.alignments else {}
+    closed = cache.closed
     logits, cache, *weights = model.decode_step(hypotheses.ids, position, memory, cache, **options)
+    cache = cache._replace(closed=closed)  # no step changes it
     scores, states = Scores.of(logits), ()
     if search.constraints:
         history = hypotheses.history[:, : search.width]

@@ -193,7 +193,7 @@ def test_reduced_weights_shrink_the_file(precision, most, tmp_path):
 def test_a_precision_without_effect_is_told(tmp_path):
     x = keras.Input((3,), name="x")
     model = keras.Model(x, layers.Dense(2)(x))
-    with pytest.warns(UserWarning, match="changed nothing"):
+    with pytest.warns(UserWarning, match="gave no smaller file"):
         manifest = export_litert(model, tmp_path / "out", precision="int8", verbose=False)
     assert manifest["precision"] == "float32"
     with pytest.raises(ValueError, match=r"one of \('float32', 'float16', 'int8'\)"):

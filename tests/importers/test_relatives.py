@@ -11,6 +11,7 @@ import tokenizers
 from helpers import origins, published
 from helpers.published import torch, transformers
 from helpers.tiers import quick
+from safetensors.numpy import load_file, save_file
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from keras_transformer.export.runtime import Predictor
@@ -19,6 +20,7 @@ from keras_transformer.importers.__main__ import main
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "b", "c", "d"]
 LINES = ["the cat sat", "a mat, the cat on d", "xyz", ""]
+WEIGHTS = ("weight", "bias")
 NAMES = {0: "bad", 1: "so so", 2: "good"}
 SMALL = {**origins.BERT, "vocab_size": 41}
 DISTIL = {
@@ -124,8 +126,24 @@ def test_outputs_equal_transformers(name, kind, tmp_path):
         if one.shape[1:2] == ids.shape[1:]:
             one, other = one[ids > 0], other[ids > 0]
         assert published.relative(one, other) <= 1e-5
-    head = importer.read_head(tmp_path)
-    assert (head is None) == (kind in ("Model", "ForMaskedLM"))
+    if kind == "ForQuestionAnswering":
+        with pytest.warns(UserWarning, match="no segments.*returns the logits"):
+            assert importer.read_head(tmp_path) is None
+    else:
+        assert (importer.read_head(tmp_path) is None) == (kind in ("Model", "ForMaskedLM"))
+
+
+def test_the_pooler_of_an_encoder_is_no_classifier(tmp_path):
+    """Published classifiers of RoBERTa have both. `transformers` ignores the pooler."""
+    write("roberta", "ForSequenceClassification", tmp_path)
+    expected = roberta.load_task(tmp_path)[0].get_weights()
+    tensors = load_file(tmp_path / "model.safetensors")
+    pooler = {f"roberta.pooler.dense.{n}": tensors[f"classifier.dense.{n}"] + 1 for n in WEIGHTS}
+    save_file({**tensors, **pooler}, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.warns(UserWarning, match="roberta.pooler.dense.*which this model leaves out"):
+        found = roberta.load_task(tmp_path)[0].get_weights()
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("name", RELATIVES)

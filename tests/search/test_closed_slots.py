@@ -158,3 +158,25 @@ def test_one_file_closes_its_cache(tmp_path, monkeypatch):
     expected = search(model, source, max_length=13)
     np.testing.assert_array_equal(ids, expected.ids)
     np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
+
+
+class Wrapped:
+    """A model of another package, which wraps one of this package and has no `close`."""
+
+    def __init__(self, model):
+        self.encode, self.initial_cache = model.encode, model.initial_cache
+        self.model = model
+
+    def decode_step(self, ids, position, memory, cache):
+        logits, after = self.model.decode_step(ids, position, memory, cache)
+        return logits, Cache(after.by_sentence, after.by_hypothesis)  # as before closed slots
+
+
+@pytest.mark.parametrize("has_close", [False, True])
+def test_a_wrapper_without_closed_slots_can_be_searched(closes, has_close):
+    model, search = MODELS["sinusoidal"](), kt.BeamSearch(4, 0.6)
+    source, wrapped = np.array([[5, 7, 3], [9, 3, 0]], "int32"), Wrapped(model)
+    if has_close:
+        wrapped.close = model.close
+    expected, found = search(model, source, 9), search(wrapped, source, 9)
+    np.testing.assert_array_equal(found.ids, expected.ids)

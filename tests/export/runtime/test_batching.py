@@ -5,6 +5,7 @@ import pytest
 
 from keras_transformer.export.artefact.results import Row
 from keras_transformer.export.runtime.batching import (
+    LEAST_TOKENS,
     PROBES,
     MachineError,
     batches,
@@ -28,6 +29,14 @@ def ids_of(rows):
     return np.array([row.inputs["ids"][0] for row in rows])
 
 
+@pytest.mark.parametrize("count", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize("workers", [2, 8])
+def test_equal_rows_are_divided_equally(count, workers):
+    rows, seen = {key: Row({}, 7) for key in range(count)}, []
+    in_batches(lambda part: seen.append(len(part)) or part, rows, 2048, workers, divides=True)
+    assert max(seen) == -(-count // workers) and sum(seen) == count
+
+
 def test_batches_hold_similar_rows_within_their_bound():
     assert list(batches(ROWS, 6)) == [["b", "d"], ["c", "f"], ["a"], ["e"]]
     assert list(batches(ROWS, 10_007)) == [["b", "d", "c", "f", "a", "e"]]
@@ -49,7 +58,7 @@ def test_each_worker_gets_an_equal_part_of_a_batch(workers):
     parts = list(batches(rows, part_tokens(rows, 2048, workers)))
     assert len(parts) == workers
     assert len(parts[0]) - len(parts[-1]) <= workers
-    assert part_tokens(rows, 31, workers) == 31 // workers  # together no larger than a batch
+    assert part_tokens(rows, 31, workers) <= 31 and part_tokens(rows, 2048, 64) <= LEAST_TOKENS
     assert part_tokens({}, 1, workers) == 1
 
 

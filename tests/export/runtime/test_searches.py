@@ -24,9 +24,9 @@ from keras_transformer.export.runtime import (
     Transcriber,
     Translation,
     Translator,
+    engine,
     open_runner,
 )
-from keras_transformer.export.runtime import session as sessions
 from keras_transformer.export.runtime.searches import GenerationMaker, TranslationMaker
 from keras_transformer.export.runtime.text_readers import LineReader
 from keras_transformer.padding import pad_rows
@@ -350,7 +350,7 @@ def test_a_small_search_has_one_thread_and_divides_a_batch(folder, tokenizer, mo
 
 def test_given_threads_and_large_searches_compute_one_batch_at_a_time(folder, monkeypatch):
     for options, small, threads in (({"threads": 2}, 2**25, 2), ({}, 0, 0)):
-        monkeypatch.setattr(sessions, "SMALL_BYTES", small)
+        monkeypatch.setattr(engine, "SMALL_BYTES", small)
         translator = Translator(folder, **options)
         assert translator.session.get_session_options().intra_op_num_threads == threads
         alone, batches = translator.session, []
