@@ -79,8 +79,8 @@ def test_errors_are_printed_and_nothing_is_written(folder, tmp_path, capsys):
         (["--precision", "int8"], "--precision: only with --export onnx"),
         (["--export", "saved_model", "--text"], "--text: only with --export onnx"),
         (["--shortlist"], "--shortlist: only with --export onnx"),
-        (["--max-length", "9"], "--max-length: only with --export onnx or saved_model"),
-        (["--beam-width", "4"], "--beam-width: only with --export onnx or saved_model"),
+        (["--max-length", "9"], "--max-length: only with --export onnx or litert or saved_model"),
+        (["--beam-width", "4"], "--beam-width: only with --export onnx or litert or saved_model"),
         (["--export", "onnx", "--beam-width", "0"], "--beam-width must be at least 1, got 0"),
     ],
 )
