@@ -182,8 +182,6 @@ def token_crossentropy(logits: Tensor, labels: Tensor, label_smoothing: float = 
     if label_smoothing:  # without it, a logit of -inf (a class masked out) would give 0 * inf
         loss = loss - label_smoothing * ops.mean(constant, axis=-1, keepdims=True)  # (N, 1)
     probabilities = ops.softmax(constant)  # (N, V)
-    # A comparison and no scatter, so that XLA computes the gradient in one pass over (N, V).
-    is_label = ops.arange(ops.shape(logits)[-1], dtype="int32") == labels[:, None]  # (N, V)
     at_label = ops.take_along_axis(probabilities, labels[:, None], axis=-1) - (
         1.0 - label_smoothing * (1.0 - 1.0 / vocabulary)
     )  # (N, 1)
@@ -196,12 +194,32 @@ def token_crossentropy(logits: Tensor, labels: Tensor, label_smoothing: float = 
             *args: Tensor, upstream: Tensor = None
         ) -> Tensor:  # backends call it differently
             upstream = args[0] if upstream is None else upstream  # (N, 1)
-            result = ops.where(is_label, at_label, probabilities - label_smoothing / vocabulary)
+            result = _with_labels(probabilities - label_smoothing / vocabulary, labels, at_label)
             return ops.where(upstream != 0, result * upstream, 0.0)  # padding may be NaN
 
         return loss, gradient
 
     return crossentropy(logits)[:, 0]
+
+
+def _with_labels(values: Tensor, labels: Tensor, at_label: Tensor) -> Tensor:
+    """Returns values (N, V) with those of the labels (N,) replaced by `at_label` (N, 1).
+
+    XLA fuses a comparison with its neighbours, so that the gradient takes one pass over (N, V). A
+    scatter takes one more, but it raises an error for a label that is no id, so a CPU uses it.
+    """
+    if xla_compiles():
+        is_label = ops.arange(ops.shape(values)[-1], dtype="int32") == labels[:, None]  # (N, V)
+        return ops.where(is_label, at_label, values)
+    rows = ops.arange(ops.shape(labels)[0], dtype="int32")
+    return ops.scatter_update(values, ops.stack([rows, labels], axis=-1), at_label[:, 0])
+
+
+def xla_compiles() -> bool:
+    """Returns whether Keras compiles a training step with XLA by default: on JAX and on a GPU."""
+    backend = keras.backend.backend()
+    gpus = keras.distribution.list_devices("gpu") if backend == "tensorflow" else ()
+    return backend == "jax" or bool(gpus)
 
 
 def token_divergence(first: Tensor, second: Tensor) -> Tensor:

@@ -140,11 +140,20 @@ def test_errors_are_printed_and_the_status_is_one(saved, tmp_path, capfd, given,
     [
         ("--format saved_model --text", "--text: only with --format onnx or triton"),
         ("--format marian --no-fuse", "--no-fuse: only with --format onnx"),
-        ("--format saved_model --precision int8", "--precision: only with --format onnx or litert or ctr"),
+        (
+            "--format saved_model --precision int8",
+            "--precision: only with --format onnx or litert or ctr",
+        ),
         ("--format marian --greedy", "--greedy: only with --format onnx or litert or saved_model"),
-        ("--format marian --tolerance 1", "--tolerance: only with --format onnx or litert or saved_model or"),
+        (
+            "--format marian --tolerance 1",
+            "--tolerance: only with --format onnx or litert or saved_model or",
+        ),
         ("--format ctranslate2 --layout steps", "--layout: only with --format onnx"),
-        ("--format triton --max-length 5", "--max-length: only with --format onnx or litert or saved"),
+        (
+            "--format triton --max-length 5",
+            "--max-length: only with --format onnx or litert or saved",
+        ),
         ("--threads 5", "--threads: only with --format triton"),
         ("--greedy --length-penalty 3", "--length-penalty: only with a beam search"),
         ("--greedy --temperature 0.5", "--temperature: only with --sampling"),

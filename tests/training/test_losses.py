@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_transformer.training import losses
 from keras_transformer.training.losses import SequenceCrossentropy, token_crossentropy
 
 LABELS = np.array([[1, 6, 2, 0, 0], [3, 0, 0, 0, 0], [5, 4, 3, 2, 1]], "int32")
@@ -156,8 +157,13 @@ def test_token_crossentropy_of_equal_logits_is_the_logarithm_of_the_vocabulary()
     np.testing.assert_allclose(ops.convert_to_numpy(loss), np.log(7), rtol=1e-6)
 
 
-def test_xla_compiles_the_gradient_without_a_scatter():
+def test_xla_compiles_the_gradient_without_a_scatter(monkeypatch):
     tf = pytest.importorskip("tensorflow")
+    plain = value_and_gradient(SequenceCrossentropy(EPSILON), LABELS, logits())
+    monkeypatch.setattr(losses, "xla_compiles", lambda: True)
+    fused = value_and_gradient(SequenceCrossentropy(EPSILON), LABELS, logits())
+    for one, other in zip(plain, fused, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
     labels = np.arange(5, dtype="int32")
 
     def gradient(logits):
