@@ -219,14 +219,20 @@ OPENED = {
     "folder": NOWHERE,
     "providers": Wrong(runtime.ProviderError, ["NoSuchProvider"]),
     "threads": 2,
-    "workers": 2,  # with one thread each
+    "workers": 5,
     "arena": False,
     "spinning": False,
 }
 
 
 def of_runner(make):
-    return lambda **given: settings(make(**given).session)
+    """Returns a function of a class's arguments: what decides the speed of its batches."""
+
+    def observe(**given):
+        runner = make(**given)
+        return settings(runner.session), runner._workers
+
+    return observe
 
 
 def of_method(make, name):
