@@ -77,9 +77,9 @@ def export_litert(
     Before the folder appears, its file runs in a process without TensorFlow, and its results are
     compared with Keras' results.
 
+    All arguments but `precision` are those of `export_onnx`, with the same defaults.
+
     Args:
-        model, path, tokenizer, target_tokenizer, search, head, max_length, max_source_length,
-            shortlist, options, samples, tolerance, verbose: as in `export_onnx`.
         precision: "float32"; "float16", which halves the file and computes in float32 on a CPU; or
             "int8": weights in 8 bits, and inputs of their products rounded to 8 bits at run time.
             LiteRT reduces weights of 1,024 numbers or more. If that gives no smaller file, the
