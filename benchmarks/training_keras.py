@@ -13,7 +13,7 @@ from training_engines import DROPOUT, RATE, SMOOTHING, random_batch
 
 import keras_transformer as kt
 
-# Engines that train ours under a strategy of so many devices.
+# Engine -> number of devices of the strategy under which it trains our model.
 REPLICAS = {"one replica": 1, "two replicas": 2}
 
 
@@ -24,7 +24,7 @@ def engine(task):
 
 
 def scope(task):
-    """Returns the scope of a `MirroredStrategy`, for the engines of `REPLICAS`."""
+    """Returns the scope of a `MirroredStrategy` for engines in `REPLICAS`; else an empty one."""
     if task["engine"] not in REPLICAS:
         return contextlib.nullcontext()
     import tensorflow as tf

@@ -8,6 +8,7 @@ replacement, add a function and its row in `REPLACED`.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
@@ -162,7 +163,6 @@ def portable_operators() -> Iterator[None]:
     """Replaces the functions of `REPLACED` in this block."""
     with contextlib.ExitStack() as stack:
         for (module, name), write in REPLACED.items():
-            made = getattr(module, name)
-            new = lambda *a, made=made, write=write, **k: write(made, *a, **k)  # noqa: E731
+            new = functools.partial(write, getattr(module, name))
             stack.enter_context(mock.patch.object(module, name, new))
         yield

@@ -30,7 +30,7 @@ import recipes  # noqa: E402
 import tf2onnx  # noqa: E402, F401, before the fork
 from judging import ModelJudge, SearchJudge  # noqa: E402
 
-from keras_transformer.export import ExportError, export_litert, export_onnx, proof  # noqa: E402  # noqa: E402
+from keras_transformer.export import ExportError, export_litert, export_onnx, proof  # noqa: E402
 from keras_transformer.export.artefact.reader import read_artefact  # noqa: E402
 from keras_transformer.export.proof import script  # noqa: E402
 from keras_transformer.export.runtime.sessions import open_session  # noqa: E402
