@@ -1,7 +1,7 @@
 """Proves an installed wheel in a clean environment. Usage: check_installed.py EXTRAS
 
-`train,export` must import every module but the service's. `service`, with Ray, must import these,
-and `serve` the runtime, where no framework is installed. `serve` must stay small, and must
+`train,export` must import every module but those of other extras. `service`, with Ray, must import
+its own, and `serve` the runtime, where no framework is installed. `serve` must stay small, and must
 name the missing extra when a layer is used.
 """
 
@@ -16,6 +16,7 @@ SERVE_LIMIT = 250  # megabytes on disk, all that `serve` installs
 
 FRAMEWORKS = ("tensorflow", "keras", "jax", "torch")
 SERVICE = "keras_transformer.export.serving"  # it needs the extra `service`
+LITERT = "keras_transformer.export.runtime.litert_session"  # it needs the extra `litert`
 
 
 def modules(package):
@@ -27,7 +28,8 @@ def modules(package):
 def check_every_module_imports() -> None:
     import keras_transformer
 
-    names = [name for name in modules(keras_transformer) if not name.startswith(f"{SERVICE}.")]
+    others = (f"{SERVICE}.", LITERT)
+    names = [name for name in modules(keras_transformer) if not name.startswith(others)]
     for name in names:
         importlib.import_module(name)
     for package in (keras_transformer, importlib.import_module("keras_transformer.export")):
