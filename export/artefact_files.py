@@ -91,6 +91,7 @@ class ArtefactFiles(Format):
         """Returns an entry of the field `options`: an input with its default and its bounds."""
         default = self.task.option_defaults[value["name"]]
         lowest, highest = bounds(value["name"], default.item() if default.size == 1 else 0)
+        lowest = self.task.lowest.get(value["name"], lowest)
         return {**value, "default": default.tolist(), "lowest": lowest, "highest": highest}
 
 

@@ -33,6 +33,11 @@ class AnyTokenizer(Protocol):
         ...
 
     @property
+    def piece_bytes(self) -> list[bytes]:
+        """The UTF-8 bytes that each id adds to a text; none for special ids."""
+        ...
+
+    @property
     def digest(self) -> str:
         """A hash of the pieces."""
         ...

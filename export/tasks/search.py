@@ -25,8 +25,8 @@ from keras_transformer.export.tasks.samples import (
 )
 from keras_transformer.padding import pad_rows
 from keras_transformer.search import BeamSearch, Constraint, GreedySearch, Past, Sampling
-from keras_transformer.search.constraints import constrain, start_constraints
-from keras_transformer.search.inputs import EXTRA_LENGTH, model_source, source_specs
+from keras_transformer.search.constraints import constrain
+from keras_transformer.search.inputs import EXTRA_LENGTH, read_inputs, source_specs
 from keras_transformer.search.scores import Scores
 from keras_transformer.training.alignment import with_alignments
 from keras_transformer.types import Array, Ids, Tensor
@@ -96,6 +96,7 @@ class SearchTask:
         longest: greatest length of a source, or `None`.
         vocab_size: `{"source", "target"}`.
         search_config: the search as in the manifest.
+        lowest: the lowest number of some options of a call.
     """
 
     def __init__(
@@ -129,6 +130,8 @@ class SearchTask:
             },
         }
         self.sources: dict[str, tf.TensorSpec] = source_specs(model)
+        search.check_room(model, max_length)
+        self.lowest: dict[str, int] = {"max_length": search.least_length}
         self.specs: dict[str, tf.TensorSpec] = dict(self.sources)
         if self.random:
             self.specs[signature.SEED] = tf.TensorSpec([], "int32", signature.SEED)
@@ -371,17 +374,17 @@ class SearchTask:
             targets, lengths: the result of `_targets`.
             logits: (B W, P + T - 1, V).
         """
-        batch_size = len(next(iter(source.values())))
-        shape = batch_size, len(targets) // max(batch_size, 1)  # (B, W)
-        tensors = {name: tf.constant(array) for name, array in source.items()}
-        known, states = start_constraints(
-            self.search.constraints, model_source(tensors), {}, *shape
-        )
+        options = {"max_length": self.max_length, "seed": 0 if self.random else None}
+        inputs = read_inputs(self.searched, source, options, self.search.call_defaults)
+        _, loop_inputs, start = self.search.begin(self.searched, inputs)
+        known, states = loop_inputs.known, start.constraint_states
+        limit = loop_inputs.limit.numpy()  # (B, 1)
+        shape = len(limit), len(targets) // max(len(limit), 1)  # (B, W)
         found = []
         for place in range(logits.shape[1]):
             history = targets[:, 1 : place + 1].reshape(*shape, place)
             count = place + 2 - lengths.reshape(shape)[:, :1]
-            arrays = targets[:, place].reshape(shape), history, count
+            arrays = targets[:, place].reshape(shape), history, count, limit - count + 1
             past = Past(*(tf.constant(array, tf.int32) for array in arrays))
             here = tf.constant(logits[:, place].reshape(*shape, logits.shape[2]), tf.float32)
             scores, states = constrain(self.search.constraints, Scores(here), past, states, known)

@@ -39,7 +39,7 @@ class TextTask:
             the search in Keras.
 
     Attributes:
-        name, option_defaults: as in `task`.
+        name, option_defaults, lowest: as in `task`.
         specs: the `tf.TensorSpec` of each input, by name.
     """
 
@@ -56,6 +56,7 @@ class TextTask:
         self.search: Search = search or task.expected
         self.name: str = task.name
         self.option_defaults: dict[str, Array] = task.option_defaults
+        self.lowest: dict[str, int] = task.lowest
         self.specs: dict[str, tf.TensorSpec] = dict(task.specs)
         if task.reads_ids:
             del self.specs[signature.SOURCE_IDS]

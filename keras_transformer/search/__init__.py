@@ -4,8 +4,8 @@
 step by step, and `scores` holds the scores of the next tokens, ranks them and looks them up.
 `beam`, `greedy` and `sampling` are the searches, and `speech` is Whisper's search. `shortlist`
 restricts the tokens whose logits a model computes. `constraints` has the protocol of rules that
-bias or forbid next tokens; `rules`, `timestamps` and `terms` are such rules. `terms` also has the
-beam search that follows them.
+bias or forbid next tokens; `rules`, `timestamps`, `pattern` and `terms` are such rules. `terms`
+also has the beam search that follows them.
 
 This folder may import TensorFlow, the layers and special ids, but no models: a search accepts any
 `SearchModel`. To add a new search, write a subclass of `base.Search` in a file of this folder and
@@ -41,6 +41,7 @@ from keras_transformer.search.base import SearchResult
 from keras_transformer.search.beam import BeamSearch
 from keras_transformer.search.constraints import Constraint, Past, forbid_tokens
 from keras_transformer.search.greedy import GreedySearch
+from keras_transformer.search.pattern import Pattern
 from keras_transformer.search.rules import (
     BiasedPrefix,
     ForbiddenWords,
@@ -61,6 +62,7 @@ __all__ = [
     "GreedySearch",
     "NoRepeatNgrams",
     "Past",
+    "Pattern",
     "RepetitionPenalty",
     "Sampling",
     "Scores",

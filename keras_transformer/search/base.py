@@ -17,6 +17,7 @@ from keras_transformer.decoding import Alignments, SearchModel
 from keras_transformer.search import loop
 from keras_transformer.search.constraints import Constraint, check_constraints, start_constraints
 from keras_transformer.search.inputs import (
+    EXTRA_LENGTH,
     batch_size_of,
     check_flag,
     check_ids,
@@ -148,6 +149,7 @@ class Search(loop.StepSearch):
         """
         options = {"max_length": max_length, **options}
         inputs = read_inputs(model, source_ids, options, self.call_defaults)
+        self.check_room(model, max_length)
         if not tf.executing_eagerly():
             return self._traced(model, inputs)
         check_ids(model, inputs)
@@ -223,6 +225,33 @@ class Search(loop.StepSearch):
         """The names of the result's fields that are not `()`."""
         records = [name for name in ("token_scores", "alignments") if getattr(self, name)]
         return ["ids", "scores", *records]
+
+    @property
+    def least_length(self) -> int:
+        """The number of tokens of the shortest output that the constraints allow, at least 1."""
+        return max([1, *(constraint.least_length for constraint in self.constraints)])
+
+    def check_room(self, model: SearchModel, max_length: Any) -> None:
+        """Raises `ValueError` if the constraints allow no output of `max_length` tokens.
+
+        Args:
+            model: `SearchModel`.
+            max_length: int or integers (B,), -1 for the default; symbolic tensors are not checked.
+                `None` stands for the default, too.
+        """
+        if self.least_length == 1 or tf.is_symbolic_tensor(max_length):
+            return
+        given = np.array(-1 if max_length is None else max_length)
+        room = np.where(given < 0, EXTRA_LENGTH, given).min(initial=self.least_length)
+        positions = getattr(model, "max_length", None)
+        if positions is not None and positions < room:
+            room = positions
+        if room < self.least_length:
+            raise ValueError(
+                f"The shortest output that the constraints allow has {self.least_length} tokens, "
+                f"but there is room for {room}. Pass max_length, at least {self.least_length}, to "
+                "a model with as many positions."
+            )
 
     def length_divisor(self, count: Any, length_penalty: Any = None) -> Any:
         """Returns the divisor of the score of a hypothesis; 1 without a length penalty.

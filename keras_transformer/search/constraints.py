@@ -27,11 +27,14 @@ class Past(NamedTuple):
             are part of it. It may start with zeros.
         count: int32, (B, 1) or a scalar, the number of generated tokens, the next one included. It
             is below 1 within a prompt.
+        left: int32 (B, 1), the greatest number of tokens that the output can still get, the next
+            one and the end token included.
     """
 
     ids: Tensor
     history: Tensor
     count: Tensor
+    left: Tensor
 
 
 class Constraint(Protocol):
@@ -47,6 +50,8 @@ class Constraint(Protocol):
         takes_listed: bool, whether `step` takes and returns `Scores`, which hold only the listed
             logits of a `Shortlist`. Otherwise it gets the logits of the whole vocabulary, which
             takes more time. Defaults to `False`.
+        least_length: int, the number of tokens of the shortest output that it allows. A smaller
+            `max_length` is refused. Defaults to 0.
         search: the class of searches that follows the constraint, if not every search does: a
             subclass of the public search that makes it. Defaults to `None`: every search.
 
@@ -66,6 +71,7 @@ class Constraint(Protocol):
     inputs: Mapping[str, Array] = {}
     listed_inputs: ClassVar[Sequence[str]] = ()
     takes_listed: ClassVar[bool] = False
+    least_length: int = 0
     search: ClassVar[type | None] = None
 
     def read(self, source: Any, inputs: Mapping[str, Tensor]) -> Any:

@@ -313,7 +313,8 @@ def add_token(
     scores, states = Scores.of(logits), ()
     if search.constraints:
         history = hypotheses.history[:, : search.width]
-        past = Past(hypotheses.ids, history, loop_inputs.count(position))
+        count = loop_inputs.count(position)
+        past = Past(hypotheses.ids, history, count, loop_inputs.limit - count + 1)
         scores, states = constrain(
             search.constraints, scores, past, hypotheses.constraint_states, loop_inputs.known
         )

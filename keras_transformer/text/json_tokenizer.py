@@ -5,6 +5,7 @@ Importing this module needs neither the library nor TensorFlow. Ids: 0 pad, 1 un
 """
 
 import functools
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any, overload
 
@@ -74,6 +75,32 @@ class JsonTokenizer:
         """The pieces in the order of their ids; "" for an id that has none."""
         names = {id: piece for piece, id in self._tokenizer.get_vocab().items()}
         return [names.get(id, "") for id in range(self.vocab_size)]
+
+    @property
+    def piece_bytes(self) -> list[bytes]:
+        """The UTF-8 bytes that each id adds to a text; none for special ids.
+
+        Raises:
+            TypeError: the pieces are not sequences of bytes, as in GPT-2.
+        """
+        kind = (json.loads(self._text).get("decoder") or {}).get("type")
+        if kind != "ByteLevel":
+            raise TypeError(
+                f"The pieces of this tokenizer are joined by the decoder {kind}, not byte by byte, "
+                "so the text of an id depends on the ids around it. Use a tokenizer of bytes."
+            )
+        # GPT-2 writes bytes that cannot be printed as characters from 256 on.
+        shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        hidden = [byte for byte in range(256) if byte not in shown]
+        byte_of = {chr(byte): byte for byte in shown}
+        byte_of.update((chr(256 + place), byte) for place, byte in enumerate(hidden))
+        added = self._tokenizer.get_added_tokens_decoder()
+        return [
+            (b"" if added[i].special else piece.encode())
+            if i in added
+            else bytes(byte_of[character] for character in piece)
+            for i, piece in enumerate(self.pieces)
+        ]
 
     @functools.cached_property
     def digest(self) -> str:

@@ -176,6 +176,19 @@ class Tokenizer:
         """The pieces in the order of their ids; SentencePiece's "▁" stands for a space."""
         return [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
 
+    @property
+    def piece_bytes(self) -> list[bytes]:
+        """The UTF-8 bytes that each id adds to a text; none for special ids."""
+        get = self._processor
+        return [
+            b""
+            if get.is_control(i) or get.is_unknown(i) or get.is_unused(i)
+            else bytes([int(piece[3:5], 16)])  # such as <0x0A>
+            if get.is_byte(i)
+            else piece.replace("\u2581", " ").encode()
+            for i, piece in enumerate(self.pieces)
+        ]
+
     @functools.cached_property
     def digest(self) -> str:
         """A hash of the pieces. Tokenizers with the same pieces for all ids have the same."""

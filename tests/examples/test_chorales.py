@@ -144,7 +144,7 @@ def test_the_constraint_keeps_the_order_of_voices_and_sets_the_soprano():
     logits = tf.zeros([1, 1, chorales.VOCAB_SIZE])
     for place, kind in ((0, None), (1, 4), (3, 6), (4, None), (8, 2), (12, 3), (13, 4)):
         history = tf.constant(to_ids(CHORALE)[None, None, :place])
-        past = Past(tf.constant([[5]]), history, tf.constant(place + 1))
+        past = Past(tf.constant([[5]]), history, *map(tf.constant, (place + 1, 9)))
         found, _ = constraint.step(logits, past, (), known)
         allowed = np.flatnonzero(found.numpy()[0, 0] == 0)
         if kind is None:

@@ -413,6 +413,17 @@ SEARCHES = [
     Case(kt.BiasedPrefix, {}, {"strength": 0.9}, of_rule(kt.BiasedPrefix, biased_prefix=[[7, 5]])),
     Case(kt.ForbiddenWords, {}, {"words": [[7], [9], [4, 5]]}, of_rule(kt.ForbiddenWords)),
     Case(kt.NoRepeatNgrams, {"size": 2}, {"size": 1}, of_rule(kt.NoRepeatNgrams)),
+    Case(
+        kt.Pattern,
+        {"regex": "[0-9]+", "tokenizer": exports.tokenizer()},
+        {
+            "regex": "[a-z]+",
+            "json_schema": Wrong(ValueError, {"type": "null"}),  # beside `regex`
+            "choices": Wrong(ValueError, ["yes"]),
+            "tokenizer": Wrong(TypeError, None),
+        },
+        lambda **given: kt.Pattern(**given).automaton,
+    ),
     Case(kt.RepetitionPenalty, {}, {"penalty": 9.0}, of_rule(kt.RepetitionPenalty)),
     Case(kt.Terms, {}, {}, None),
     Case(

@@ -31,7 +31,7 @@ def changed(rule, logits, history, leading=0, count=None, **inputs):
     padded = np.pad(history, [(0, 0), (0, 0), (leading, 0)])
     ids = history[:, :, -1] if history.shape[2] else np.full((B, W), 2)
     count = history.shape[2] + 1 if count is None else count
-    past = Past(*(tf.constant(array, tf.int32) for array in (ids, padded, count)))
+    past = Past(*(tf.constant(array, tf.int32) for array in (ids, padded, count, 9 - count)))
     scores = Scores.of(logits)
     return rule.step(scores, past, rule.start(known, B, W), known)[0].values.numpy()
 
@@ -172,7 +172,8 @@ def test_a_prefix_is_biased_until_a_hypothesis_leaves_it():
     tokens = np.array([[[2, 5, 6], [2, 4, 6]], [[2, 7, 8], [2, 8, 7]], [[2, 4, 4]] * 2], np.int32)
     likelier = np.array([[[5, 6, 7], [5, 0, 0]], [[7, 0, 0]] * 2, [[0, 0, 0]] * 2])
     for step in range(3):
-        past = Past(tokens[:, :, step], tokens[:, :, 1 : step + 1], tf.constant(step + 1))
+        count = tf.constant(step + 1)
+        past = Past(tokens[:, :, step], tokens[:, :, 1 : step + 1], count, 4 - count)
         found, state = rule.step(Scores.of(logits), past, state, known)
         token = likelier[:, :, step, None]
         expected = np.where(token > 0, 0.75 * own + 0.25 * (np.arange(V) == token), own)

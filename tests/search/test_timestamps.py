@@ -80,7 +80,8 @@ def in_transformers(torch, logits, ids):
 def step(logits, ids, start=START):
     known = RULES.read({"start_ids": tf.constant([start])}, {})
     history = np.array([[(start + ids)[1:]]], "int32")
-    past = Past(history[:, :, -1], tf.constant(history), tf.constant(len(ids) + 1))
+    count = tf.constant(len(ids) + 1)
+    past = Past(history[:, :, -1], tf.constant(history), count, 9 - count)
     return RULES.step(tf.constant(logits[None, None]), past, (), known)[0].numpy()[0, 0]
 
 

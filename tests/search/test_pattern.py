@@ -1,0 +1,282 @@
+"""Patterns: every output matches, and the table of tokens equals Python's `re`."""
+
+import json
+import pickle
+import random
+import re
+import sys
+
+import keras
+import numpy as np
+import pytest
+from helpers import exports
+
+import keras_transformer as kt
+from keras_transformer import export
+from keras_transformer.export.runtime import Translator
+from keras_transformer.search.pattern import DEAD, END_ID, START
+from keras_transformer.text.json_tokenizer import JsonTokenizer
+
+jsonschema = pytest.importorskip("jsonschema")
+LINES = ['yes no 0123456789 the red house {a: b, [c]} 3.14 -17 "big"', "aa ab aab abab é ñandú"]
+SCHEMAS = {
+    "flat": {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+    },
+    "optional": {"type": "object", "properties": {"on": {"type": "boolean"}}},
+    "nested": {
+        "type": "object",
+        "properties": {
+            "from": {"type": "object", "properties": {"city": {"enum": ["Ulm", "Ü"]}}},
+            "price": {"type": "number"},
+        },
+        "required": ["from", "price"],
+    },
+    "array": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 3},
+    "choice": {"anyOf": [{"type": "null"}, {"type": "array", "items": {"type": "integer"}}]},
+}
+PATTERNS = {
+    **{name: {"json_schema": schema} for name, schema in SCHEMAS.items()},
+    "date": {"regex": "[12][0-9]{3}-[01][0-9]-[0-3][0-9]"},
+    "words": {"regex": "[a-z]+( [a-z]+){1,2}[.!]"},
+    "repeat": {"regex": "(ab|aab)+"},
+    "number": {"regex": r"-?[0-9]+(\.[0-9]+)?|yes"},
+    "choices": {"choices": ["yes", "no", "the red house"]},
+    "odd choices": {"choices": ["a.b", "[c]", "ñandú \U0001f600", " spaced"]},
+}
+SEARCHES = {
+    "greedy": kt.GreedySearch,
+    "beam": lambda **kw: kt.BeamSearch(4, **kw),
+    "sampling": lambda **kw: kt.Sampling(num_samples=3, **kw),
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return kt.Tokenizer.train(LINES, vocab_size=307, hard_vocab_limit=False)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    return exports.tiny(vocab_size=tokenizer.vocab_size, num_layers=1)
+
+
+def check(pattern, given, texts):
+    for text in texts:
+        assert re.fullmatch(pattern.regex, text), text
+        if "json_schema" in given:
+            jsonschema.validate(json.loads(text), given["json_schema"])
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("name", PATTERNS)
+def test_every_output_matches_and_closes_in_time(name, search, model, tokenizer):
+    given = PATTERNS[name]
+    pattern = kt.Pattern(**given, tokenizer=tokenizer)
+    run = SEARCHES[search](constraints=[pattern])
+    # At the least length there is one step for each token. A sentence's own limit counts.
+    limits = pattern.least_length + np.array([0, 1, 2, 5, 19])
+    result = run(model, exports.source(vocab_size=tokenizer.vocab_size), max_length=limits)
+    found = result.ids.numpy()[result.scores.numpy() > -np.inf]
+    texts = tokenizer.decode(found)
+    assert len(texts) >= 5 * run.width - (run.width if search == "beam" else 0) * 2
+    check(pattern, given, texts)
+
+
+@pytest.mark.parametrize("name", ["date", "words", "repeat", "number", "odd choices", "nested"])
+def test_the_automaton_accepts_the_texts_that_the_expression_accepts(name, tokenizer):
+    pattern = kt.Pattern(**PATTERNS[name], tokenizer=tokenizer)
+    classes, after, missing = pattern.automaton
+    draw = random.Random(3)
+    alphabet = sorted(set("".join(LINES)) | set(pattern.regex))
+    texts = ["2021-10-30", "red house!", "abaabab", "a.b", " spaced", "-3.14", "3", "yes"]
+    texts += ['{"from":{},"price":-3.5}']
+    for text in list(texts):
+        for _ in range(20):  # one change
+            place = draw.randrange(len(text))
+            texts.append(text[:place] + draw.choice(alphabet) + text[place + draw.randrange(2) :])
+    accepted = 0
+    for text in texts:
+        ids = tokenizer.encode(text, sample=True, alpha=0.1, seed=draw.randrange(99))
+        state = START
+        for id in ids:
+            state = after[state, classes[id]]
+        is_match = tokenizer.decode(ids) == text and re.fullmatch(pattern.regex, text, re.ASCII)
+        assert (missing[state] == 0) == bool(is_match), text
+        accepted += bool(is_match)
+        ends = after[state, classes[END_ID]]
+        assert (ends != DEAD) == (missing[state] == 0)
+    assert accepted
+
+
+def test_the_least_length_is_the_shortest_segmentation(tokenizer):
+    for choice in ("yes", "the red house", "ñandú", "0123456789!"):
+        pattern = kt.Pattern(choices=[choice], tokenizer=tokenizer)
+        texts = [text for text in tokenizer.piece_bytes if text]
+        goal = f" {choice}".encode()
+        # The first space is a part of a piece, a piece, or missing.
+        assert pattern.least_length == min(fewest_from(goal, start, texts) for start in (0, 1))
+
+
+def fewest_from(goal, start, texts):
+    """Returns the smallest number of pieces that write goal[start:]."""
+    fewest = {start: 0}
+    for end in range(start + 1, len(goal) + 1):
+        fewest[end] = 1 + min(
+            (
+                fewest[end - len(text)]
+                for text in texts
+                if end - len(text) in fewest and goal[start:end].endswith(text)
+            ),
+            default=99,
+        )
+    return fewest[len(goal)]
+
+
+@pytest.mark.parametrize("normalization", ["identity", "nmt_nfkc"])
+def test_pieces_of_spaces_at_the_start_write_as_the_tokenizer_decodes(normalization):
+    letters = kt.Tokenizer.train(
+        ["a b ab"], 9, model_type="char", byte_fallback=False, normalization=normalization
+    )
+    space, a = (letters.pieces.index(piece) for piece in "\u2581a")
+    for expression in ("a", "a a", *([" a", "  a"] if normalization == "identity" else [])):
+        classes, after, missing = kt.Pattern(regex=expression, tokenizer=letters).automaton
+        for ids in ([a], [space, a], [space, space, a], [space] * 3 + [a], [a, space, a], [space]):
+            state = START
+            for id in ids:
+                state = after[state, classes[id]]
+            assert (missing[state] == 0) == (letters.decode(ids) == expression), ids
+
+
+def test_a_prompt_is_no_part_of_the_text_and_a_prefix_is(model, tokenizer):
+    pattern = kt.Pattern(regex="the (red|no) [a-z]+", tokenizer=tokenizer)
+    search = kt.BeamSearch(3, constraints=[pattern])
+    writer = exports.tiny("generate", vocab_size=tokenizer.vocab_size, num_layers=1)
+    check(pattern, {}, kt.generate(search, writer, tokenizer, ["yes no", "3.14"], max_length=20))
+    fits, leaves = (tokenizer.encode(text) for text in ("the red", "the blue"))
+    width = max(map(len, (fits, leaves)))
+    prefix = np.array([row + [0] * (width - len(row)) for row in (fits, leaves)], "int32")
+    source = exports.source(2, vocab_size=tokenizer.vocab_size)
+    result = search(model, source, max_length=20, target_prefix=prefix)
+    check(pattern, {}, tokenizer.decode(result.ids.numpy()[0]))
+    assert tokenizer.decode(result.ids.numpy()[0, 0]).startswith("the red")
+    assert np.isneginf(result.scores.numpy()[1]).all() and not result.ids.numpy()[1].any()
+
+
+def test_a_byte_level_tokenizer_tells_its_bytes():
+    tokenizers = pytest.importorskip("tokenizers")
+    own = tokenizers.Tokenizer(tokenizers.models.BPE())
+    own.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    own.decoder = tokenizers.decoders.ByteLevel()
+    special = ["<pad>", "<unk>", "<s>", "</s>"]
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=290,
+        special_tokens=special,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    own.train_from_iterator(LINES, trainer)
+    tokenizer = JsonTokenizer(own.to_str())
+    for text in (*LINES, " ñ\n\t\x00 \U0001f600"):
+        ids = tokenizer.encode(text)
+        assert b"".join(tokenizer.piece_bytes[id] for id in ids).decode() == text
+    assert tokenizer.piece_bytes[:4] == [b""] * 4
+    model = exports.tiny(vocab_size=tokenizer.vocab_size, num_layers=1)
+    pattern = kt.Pattern(choices=[" é 3", "big"], tokenizer=tokenizer)
+    ids = kt.BeamSearch(2, constraints=[pattern])(model, exports.source()).ids.numpy()
+    assert set(tokenizer.decode(ids.reshape(-1, ids.shape[-1]))) == {" é 3", "big"}
+    words = own.to_str().replace('"ByteLevel"', '"WordPiece"', 0)
+    data = json.loads(words)
+    data["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    with pytest.raises(TypeError, match="decoder WordPiece"):
+        kt.Pattern(regex="a", tokenizer=JsonTokenizer(json.dumps(data)))
+
+
+@pytest.mark.parametrize(
+    "given, error, message",
+    [
+        ({}, ValueError, "Pass one of regex, json_schema, choices; got none"),
+        ({"regex": "a", "choices": ["b"]}, ValueError, "got regex, choices"),
+        ({"regex": "a(?!b)"}, ValueError, "look-around"),
+        ({"regex": "("}, ValueError, "is no regular expression"),
+        ({"json_schema": "{"}, ValueError, "json_schema cannot be used"),
+        ({"json_schema": {"type": "thing"}}, ValueError, "json_schema cannot be used.*thing"),
+        ({"choices": "yes"}, ValueError, "list of texts"),
+        ({"choices": []}, ValueError, "list of texts"),
+        ({"choices": ["a", ""]}, ValueError, "list of texts"),
+    ],
+)
+def test_a_wrong_pattern_is_refused(given, error, message, tokenizer):
+    with pytest.raises(error, match=message):
+        kt.Pattern(**given, tokenizer=tokenizer)
+
+
+def test_what_the_tokenizer_cannot_write_is_refused(model, tokenizer):
+    letters = kt.Tokenizer.train(["abc"], 9, model_type="char", byte_fallback=False)
+    with pytest.raises(ValueError, match=r"no pieces that write .*\[0-9\]"):
+        kt.Pattern(regex="[0-9]+", tokenizer=letters)
+    with pytest.raises(ValueError, match="cannot write the choice 'xyz'"):
+        kt.Pattern(choices=["abc", "xyz"], tokenizer=letters)
+    with pytest.raises(TypeError, match="tokenizer=, the target's tokenizer.*NoneType"):
+        kt.Pattern(regex="a")
+    search = kt.GreedySearch(constraints=[kt.Pattern(regex="a", tokenizer=letters)])
+    with pytest.raises(ValueError, match=rf"{tokenizer.vocab_size} ids.*pattern has 8"):
+        search(model, exports.source())
+
+
+def test_a_missing_package_is_named(monkeypatch, tokenizer):
+    monkeypatch.setitem(sys.modules, "outlines_core", None)
+    with pytest.raises(ImportError, match="pip install outlines-core"):
+        kt.Pattern(regex="a", tokenizer=tokenizer)
+
+
+def test_too_little_room_is_refused_before_the_search(model, tokenizer, tmp_path):
+    long = kt.GreedySearch(constraints=[kt.Pattern(regex="[0-9]{60}", tokenizer=tokenizer)])
+    least = long.least_length
+    assert least > 50
+    for limit in (None, least - 1, [least, least - 1, least, least, least]):
+        with pytest.raises(ValueError, match=f"has {least} tokens.*at least {least}"):
+            long(model, exports.source(), max_length=limit)
+    assert long(model, exports.source(), max_length=least).ids.numpy().all()
+    for limit in (None, least - 1):
+        with pytest.raises(ValueError, match=f"has {least} tokens"):
+            export.export_onnx(model, tmp_path / "x", tokenizer, long, max_length=limit)
+    assert not list(tmp_path.iterdir())
+    short = exports.tiny(vocab_size=tokenizer.vocab_size, positions=kt.LearnedPositionEncoding(30))
+    with pytest.raises(ValueError, match="room for 30"):
+        long(short, exports.source(), max_length=least)
+
+
+@pytest.mark.usefixtures("forked_proofs")
+@pytest.mark.parametrize("route", ["loop", "steps", "litert"])
+def test_a_file_follows_the_pattern(route, model, tokenizer, tmp_path):
+    pattern = kt.Pattern(json_schema=SCHEMAS["flat"], tokenizer=tokenizer)
+    search, limit = kt.BeamSearch(3, constraints=[pattern]), pattern.least_length + 9
+    options = {"max_length": limit, "verbose": False}
+    if route == "litert":
+        pytest.importorskip("ai_edge_litert")
+        export.export_litert(model, tmp_path / "x", tokenizer, search, **options)
+    else:
+        export.export_onnx(model, tmp_path / "x", tokenizer, search, layout=route, **options)
+    lines = ["the red house", "yes", "3.14 -17 aab"]
+    translator = Translator(tmp_path / "x")
+    found = translator.translate(lines)
+    assert found == kt.translate(search, model, tokenizer, lines, max_length=limit)
+    check(pattern, {"json_schema": SCHEMAS["flat"]}, found)
+    shortest = translator.translate(lines, max_length=pattern.least_length)
+    check(pattern, {"json_schema": SCHEMAS["flat"]}, shortest)
+    with pytest.raises(ValueError, match=f"max_length must be at least {pattern.least_length}"):
+        translator.translate(lines, max_length=pattern.least_length - 1)
+
+
+def test_copies_follow_the_pattern(model, tokenizer):
+    search = kt.GreedySearch(constraints=[kt.Pattern(regex="(ab)+", tokenizer=tokenizer)])
+    copy = pickle.loads(pickle.dumps(search))
+    expected = search(model, exports.source(), max_length=7).ids.numpy()
+    np.testing.assert_array_equal(copy(model, exports.source(), max_length=7).ids, expected)
+    config = keras.saving.serialize_keras_object(search.constraints[0])
+    assert config["config"] == {"regex": "(ab)+"}
+    with pytest.raises(TypeError, match="'Pattern'"):  # the tokenizer is missing
+        keras.saving.deserialize_keras_object(config)
