@@ -2,7 +2,7 @@
 
 import statistics
 
-from markdown_tables import Table, table
+from markdown_tables import Table, table, tables
 
 
 def named(report, part="rows"):
@@ -180,12 +180,51 @@ TERMS = Table(
     "Without terms, {terms, none passed[equal]} and {aligned, none passed[equal]} of {sentences} "
     "are equal.",
 )
+
+
+def valid_rows(report):
+    """Yields a row for each pattern: the valid outputs of each engine, of all searches."""
+    rows = report["valid"]
+    for name in dict.fromkeys(row["pattern"] for row in rows):
+        some = [row for row in rows if row["pattern"] == name]
+        engines = {
+            engine: ", ".join(str(row[engine]) for row in some)
+            for engine in ("Keras", "ONNX Runtime", "LiteRT")
+        }
+        yield {"pattern": name, "least": some[0]["least"], **engines}
+
+
+VALID = Table(
+    [
+        ("pattern", "{pattern}"),
+        ("tokens of the shortest", "{least}"),
+        *((engine, f"{{{engine}}}") for engine in ("Keras", "ONNX Runtime", "LiteRT")),
+    ],
+    valid_rows,
+    "Valid outputs of {outputs}: greedy search, beam search, sampling.",
+)
+PATTERN_COSTS = Table(
+    [
+        ("vocabulary", "{vocabulary:,}"),
+        ("compile, ms", "{compile_ms:.0f}"),
+        ("states", "{states}"),
+        ("classes", "{classes}"),
+        ("MB", "{free_mb:.2f}"),
+        ("MB with", "{pattern_mb:.2f}"),
+        ("ms a token, alone", "{free_alone_ms:.2f}"),
+        ("with", "{pattern_alone_ms:.2f}"),
+        ("ms a step, 32 sentences", "{free_batch_ms:.1f}"),
+        ("with", "{pattern_batch_ms:.1f}"),
+    ],
+    lambda report: report["costs"],
+)
 TABLES = {
     "bergamot": IMPORTED,
     "bergamot-words": words_per_second,
     "export": EXPORT,
     "kinds": kinds,
     "kinds-speed": KINDS_SPEED,
+    "patterns": tables(VALID, PATTERN_COSTS),
     "quantization": QUANTIZED,
     "quantization-vnni": QUANTIZED,
     "student": STUDENT,

@@ -18,6 +18,7 @@ Contents:
 - `proof`, the comparison with Keras in a second process; `compare`, the same on your own lines;
 - `__main__`, the command line of all exporters; `command`, the options and messages that it shares
   with the command of the importers;
+- `hub`, which shares an artefact by name with a model card; `verify`, the command that checks one;
 - `artefact`, the manifest of an exported folder and its reader; `runtime`, inference without a
   framework; `documents`, translation of documents; `serving`, a service; `archive`, batch jobs;
   `ray_cluster`, Ray for both; `web`, JavaScript for browsers.
@@ -49,6 +50,7 @@ _EXPORTERS = {
     "export_onnx": "onnx_model",
     "export_saved_model": "saved_model",
     "export_triton": "triton",
+    "push_to_hub": "hub",
 }
 __all__ = sorted(_EXPORTERS)
 

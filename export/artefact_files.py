@@ -80,6 +80,7 @@ class ArtefactFiles(Format):
                 "proof": proof,
                 **task.manifest_fields(self.parts[0].cases),
                 **({"options": options} if options else {}),
+                **({"example": self.example} if self.example else {}),
                 **described,
                 "files": {file.name: digest(file) for file in sorted(folder.iterdir())},
             }

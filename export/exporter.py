@@ -14,12 +14,15 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
+
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.proof.comparison import TOLERANCES
 from keras_transformer.export.staging import Progress, WhyNot, staged
 from keras_transformer.types import Array, StrPath
 
 Case: TypeAlias = Mapping[str, Array]
+MOST_EXAMPLE = 2000  # numbers of a batch that a manifest holds
 
 
 class Rule(NamedTuple):
@@ -106,6 +109,7 @@ class Format(abc.ABC):
         precision: of the weights, a key of `TOLERANCES`. Defaults to "float32".
         tolerance: largest error. Defaults to `None`: `TOLERANCES[precision]`.
         tokenizers: tokenizers of source and target that the folder holds; `None` for none.
+        example: a batch of the proof, see `example_of`. `export` sets it before `seal`.
     """
 
     why_not: WhyNot
@@ -113,6 +117,7 @@ class Format(abc.ABC):
     precision: str = "float32"
     tolerance: float | None = None
     tokenizers: Sequence[Any] = ()
+    example: dict[str, Any] | None = None
 
     @abc.abstractmethod
     def write(self, folder: pathlib.Path, progress: Progress) -> None:
@@ -193,6 +198,7 @@ def _prove(made: Format, folder: pathlib.Path, progress: Progress) -> dict[str, 
     if same_tokens:
         kind = " of random input" if parts[-1].made_up else ""  # rounding changes it more than text
         progress.result("the same tokens in {} of {} lines{}".format(*same_tokens, kind))
+    made.example = example_of(parts[0].cases, found[0])
     return {
         "date": datetime.date.today().isoformat(),
         "cases": len(calls),
@@ -200,4 +206,24 @@ def _prove(made: Format, folder: pathlib.Path, progress: Progress) -> dict[str, 
         "largest_difference": largest,
         "relative_to": relative_to,
         "same_tokens": same_tokens,
+    }
+
+
+def example_of(cases: Sequence[Case], found: Sequence[Case]) -> dict[str, Any] | None:
+    """Returns the smallest case and its outputs as the manifest's `example`, `None` if it is large.
+
+    Args:
+        cases: inputs of the proof, by name.
+        found: the outputs of the written files, by name.
+    """
+    calls = [{"inputs": a, "outputs": b} for a, b in zip(cases, found, strict=True)]
+    sizes = [sum(map(np.size, (*a.values(), *b.values()))) for a, b in map(dict.values, calls)]
+    call = calls[int(np.argmin(sizes))]
+    outputs = [np.asarray(array) for array in call["outputs"].values()]
+    finite = all(array.dtype.kind in "biuf" and np.isfinite(array).all() for array in outputs)
+    if min(sizes) > MOST_EXAMPLE or not finite:
+        return None
+    return {
+        side: {name: np.asarray(array).tolist() for name, array in arrays.items()}
+        for side, arrays in call.items()
     }

@@ -11,7 +11,8 @@ import sys
 from itertools import pairwise
 
 SERVERS = tuple(
-    f"keras_transformer.export.{name}" for name in ("runtime", "archive", "documents", "serving")
+    f"keras_transformer.export.{name}"
+    for name in ("runtime", "archive", "documents", "serving", "verify")
 )
 # Set to "1" in serving processes that `python -m` does not start, such as the workers of Ray.
 SERVES = "KERAS_TRANSFORMER_SERVES"

@@ -27,6 +27,8 @@ null without ONNX files |
 `lines`, the number of their rows; `largest_difference` from Keras' numbers; `relative_to`, its \
 divisor: the "size" of each number (float32) or the "spread" of an output; `same_tokens`, of a \
 search: lines with the same best hypothesis as Keras, and all lines; else null |
+| `example` | `{"inputs", "outputs"}`, a small batch of the proof: nested lists by name, and the \
+answers of the files, for `verify`; missing if the smallest batch is large |
 | `options` | inputs of the model that a caller may leave out: list of `{"name", "dtype", "axes", \
 "default", "lowest", "highest"}`, the bounds of its numbers, or null |
 | `engine` | one of `ENGINES`, which runs the files; "onnxruntime" if it is missing |
@@ -104,6 +106,7 @@ OPTIONAL: dict[str, Any] = {
         "relative_to": str,
         "same_tokens": ([_COUNT], None),
     },
+    "example": {"inputs": dict, "outputs": dict},
     "options": [
         {
             **_VALUES[0],

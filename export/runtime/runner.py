@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 import numpy as np
 
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.hub import download
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.options import SEED_OPTION, Option
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
@@ -112,6 +113,21 @@ class Runner:
         self._workers = (os.cpu_count() or 1) if self._divides else workers or 1
         precision = self.manifest["precision"]
         logger.info("%s runs on %s, precision %s", artefact.folder, self.provider, precision)
+
+    @classmethod
+    def from_hub(cls, name: str, revision: str | None = None, **options: Any) -> Self:
+        """Opens an artefact of the Hugging Face hub, loaded into its cache if necessary.
+
+        Args:
+            name: "user/name", or path of a folder.
+            revision: branch, tag or commit. Defaults to `None`: the newest commit.
+            **options: further arguments of the class.
+
+        Raises:
+            ArtefactError: the hub has no such artefact, or cannot be reached.
+            ImportError: the package `huggingface_hub` is missing.
+        """
+        return cls(download(name, revision), **options)
 
     def _reader_and_result_maker(self, artefact: Artefact) -> tuple[InputReader, ResultMaker]:
         raise NotImplementedError
