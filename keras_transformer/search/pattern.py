@@ -53,8 +53,8 @@ class Pattern(Constraint):
 
     Tokens of a prompt are not part of the output. Tokens of `target_prefix` are. If they do not fit
     the pattern, or if another constraint or `min_length` forbids all tokens that do, the sentence
-    has no hypothesis: its ids are 0 and its score is -inf. The same holds if the default
-    `max_length`, the source length + 50, is too small. An exported file holds the pattern.
+    has no hypothesis: its ids are 0 and its score is -inf. The same holds for a `Shortlist` without
+    the tokens of the text. An exported file holds the pattern.
 
     Args:
         regex: str, a regular expression in the syntax of Rust's crate `regex`, which has no look-

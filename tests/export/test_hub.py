@@ -10,6 +10,7 @@ import sys
 import pytest
 from helpers import exports
 from helpers.hub_server import HubServer
+from helpers.tiers import quick
 
 import keras_transformer as kt
 from keras_transformer import export
@@ -70,7 +71,10 @@ def test_a_pushed_artefact_is_loaded_and_verified_by_its_name(folder, hub):
     assert found.returncode == 0 and f"{NAME}: verified on onnxruntime" in found.stdout
 
 
-@pytest.mark.parametrize("fault", ["unknown name", "no server", "changed byte", "lost connection"])
+FAULTS = ["unknown name", "no server", "changed byte", "lost connection"]
+
+
+@pytest.mark.parametrize("fault", quick(FAULTS, "lost connection"))
 def test_what_does_not_arrive_whole_is_refused(fault, folder, hub, tmp_path):
     name = "someone/nothing" if fault == "unknown name" else NAME
     hub.files[NAME] = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -1,5 +1,6 @@
 """Patterns: every output matches, and the table of tokens equals Python's `re`."""
 
+import itertools
 import json
 import pickle
 import random
@@ -10,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import exports
+from helpers.tiers import quick
 
 import keras_transformer as kt
 from keras_transformer import export
@@ -70,8 +72,10 @@ def check(pattern, given, texts):
             jsonschema.validate(json.loads(text), given["json_schema"])
 
 
-@pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("name", PATTERNS)
+QUICK = [("nested", "greedy"), ("repeat", "beam"), ("odd choices", "sampling")]
+
+
+@pytest.mark.parametrize("name, search", quick(itertools.product(PATTERNS, SEARCHES), *QUICK))
 def test_every_output_matches_and_closes_in_time(name, search, model, tokenizer):
     given = PATTERNS[name]
     pattern = kt.Pattern(**given, tokenizer=tokenizer)
@@ -250,7 +254,7 @@ def test_too_little_room_is_refused_before_the_search(model, tokenizer, tmp_path
 
 
 @pytest.mark.usefixtures("forked_proofs")
-@pytest.mark.parametrize("route", ["loop", "steps", "litert"])
+@pytest.mark.parametrize("route", quick(["loop", "steps", "litert"], "loop"))
 def test_a_file_follows_the_pattern(route, model, tokenizer, tmp_path):
     pattern = kt.Pattern(json_schema=SCHEMAS["flat"], tokenizer=tokenizer)
     search, limit = kt.BeamSearch(3, constraints=[pattern]), pattern.least_length + 9
