@@ -43,7 +43,8 @@ CASES = pytest.StashKey[tuple[int, int]]()  # number of selected cases, and of a
 # `--hypothesis-profile=search` draws new ones.
 for name, examples, derandomize in (
     ("quick", 20, True),
-    ("full", 150, True),
+    ("full", 50, True),
+    ("nightly", 150, True),
     ("search", 1000, False),
 ):
     hypothesis.settings.register_profile(
@@ -66,7 +67,8 @@ def pytest_configure(config):
         paths = (pathlib.Path(argument.partition("::")[0]) for argument in config.args)
         config.option.full |= config.option.nightly or any(path.is_file() for path in paths)
     if not config.getoption("--hypothesis-profile"):
-        hypothesis.settings.load_profile("full" if config.option.full else "quick")
+        tiers = (name for name in ("nightly", "full") if getattr(config.option, name))
+        hypothesis.settings.load_profile(next(tiers, "quick"))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from helpers import exports, runtime_process
 from helpers.forced import check
-from helpers.tiers import quick
+from helpers.tiers import nightly, quick
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
@@ -67,13 +67,13 @@ ENCODER = keras.Model(FRAMES, keras.layers.Conv1D(12, 3, strides=2, padding="sam
 @pytest.mark.parametrize(
     "model, search, options",
     [
-        (RECURRENT, SEARCH, {}),
+        nightly(RECURRENT, SEARCH, {}),
         (RECURRENT, SEARCH, {"layout": "steps"}),
-        ({}, SEARCH, {"precision": "int8"}),
+        nightly({}, SEARCH, {"precision": "int8"}),
         ({}, PENALIZED, {"layout": "steps"}),
         ({}, SEARCH, {"shortlist": LISTED}),
-        ({"kind": "generate"}, BeamSearch(3, token_scores=True), {}),
-        ({"encoder": ENCODER}, SEARCH, {}),
+        nightly({"kind": "generate"}, BeamSearch(3, token_scores=True), {}),
+        nightly({"encoder": ENCODER}, SEARCH, {}),
     ],
 )
 @pytest.mark.full

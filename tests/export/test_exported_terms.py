@@ -47,7 +47,7 @@ def test_onnx_gives_the_results_of_keras(layout):
         same(session.run(names, {"source_ids": SOURCE, **more}), expected)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_saved_models_take_terms(tmp_path):
     options = {"max_length": exports.MAX_LENGTH, "verbose": False}
     model = exports.shared_model()

@@ -74,10 +74,12 @@ def test_random_models_and_searches_are_right_or_refused(count, searches):
 @pytest.mark.parametrize(
     "script, size, said",
     [
-        ("readers", "--count=1500", "| glossary |"),
+        ("readers", "--count=300", "| glossary |"),
+        nightly("readers", "--count=1500", "| glossary |"),
         nightly("protocols", "--count=1500", '"openai": {'),
         nightly("sounds", "--count=48", "ours {"),
-        ("load", "--seconds=15", '"slow": {"right": '),
+        ("load", "--seconds=5", '"slow": {"right": '),
+        nightly("load", "--seconds=15", '"slow": {"right": '),
     ],
 )
 def test_damaged_files_and_requests_are_refused_or_answered(script, size, said):

@@ -147,7 +147,7 @@ def tuned(name):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", tiers.quick(POLICIES, nightly=["bart"]))
 def test_exporters_trace_a_model_of_mixed_precision_in_float32(name):
     task, before = tuned(name), hub_tasks.drawn(getattr(hub_tasks, name))
     moved = [
@@ -172,8 +172,7 @@ def test_exporters_trace_a_model_of_mixed_precision_in_float32(name):
 
 
 @pytest.mark.full
-@pytest.mark.slow
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", tiers.quick(POLICIES, nightly=["bart"]))
 def test_mixed_precision_and_frozen_embeddings_are_exported(name, tmp_path):
     """The file computes a beam search in float32."""
     model = keras_hub.load_model(tuned(name))

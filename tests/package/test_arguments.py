@@ -890,7 +890,9 @@ def test_each_argument_has_another_value_in_its_row(case):
 SLOW = {name_of(case) for case in (*MODELS, *SEARCHES)} | {"RDrop", "Distillation"}
 SLOW |= {"translate", "generate"}
 SLOW |= {name_of(case) for case in LAYERS if "Block" in name_of(case)}
-TIERS = dict.fromkeys(SLOW, pytest.mark.full) | {"SpeechSearch": pytest.mark.nightly}
+TIERS = dict.fromkeys(SLOW, pytest.mark.full)
+# `search/test_timestamps.py` and `test_speech_search.py` hold their arguments to a reference.
+TIERS |= dict.fromkeys(("SpeechSearch", "TimestampRules"), pytest.mark.nightly)
 
 
 @pytest.mark.parametrize(
