@@ -174,6 +174,16 @@ def seeded():
         processes.skip_graph_optimizers()
 
 
+@pytest.fixture
+def eager():
+    """Runs TensorFlow's functions without tracing, which takes longer than a few small steps."""
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 @pytest.fixture(scope="session")
 def data_set():
     """A function that returns the path of a data set, or skips if it is missing."""

@@ -218,8 +218,8 @@ def test_a_page_becomes_a_script():
 
 
 def test_a_script_that_fails_is_a_failure(tmp_path):
-    assert guides.run("print(1)", tmp_path) == "1\n"
+    assert guides.run("print(1)", tmp_path, ["keras"]) == "1\n"
     with pytest.raises(AssertionError, match="no such thing"):
-        guides.run("raise ValueError('no such thing')", tmp_path)
+        guides.run("raise ValueError('no such thing')", tmp_path, ["keras"])
     with pytest.raises(AssertionError, match="CalledProcessError"):
-        guides.run(guides.script("```bash\nfalse\ntrue\n```\n", {}), tmp_path)
+        guides.run(guides.script("```bash\nfalse\ntrue\n```\n", {}), tmp_path, ["keras"])

@@ -192,7 +192,8 @@ def test_the_vocabulary_lists_the_pieces_in_the_order_of_ids(tokenizer):
     assert "".join(pieces).replace("\u2581", " ").strip() == "a man"
 
 
-@pytest.mark.parametrize("precision", quick(["int8", "float32"], "int8"))
+@pytest.mark.full
+@pytest.mark.parametrize("precision", ["int8", "float32"])
 def test_updates_of_lora_are_written(precision, tmp_path):
     model = random_model()
     model.enable_lora(rank=2)

@@ -103,6 +103,7 @@ def test_writes_an_artefact_for_triton_without_a_framework(tmp_path):
     assert 'string_value: "2"' in (repository / "m" / "config.pbtxt").read_text()
 
 
+@pytest.mark.full
 def test_exports_for_other_engines(saved, tmp_path):
     pytest.importorskip("ctranslate2", reason="CTranslate2, the other engine, is missing")
     command = [str(saved / "translator.keras"), str(tmp_path / "out"), "--quiet"]

@@ -29,7 +29,7 @@ class Origin:
     """A KerasHub task, trained for an epoch as our model, and its export."""
 
     def __init__(self, name, folder):
-        self.name, self.folder = name, folder
+        self.name, self._folder = name, folder
         self.task = hub_tasks.drawn(getattr(hub_tasks, name))
         self.model, self.tokenizer = keras_hub.load(self.task, name=name)
         self.before = [np.array(weight) for weight in self.task.get_weights()]
@@ -38,7 +38,13 @@ class Origin:
         self.prompts = np.concatenate([rows, self.lines(rows.shape[1])])
         self.expected = hub_tasks.generated(self.model, self.prompts)
         self.search = kt.GreedySearch()
-        export_onnx(self.model, folder, self.tokenizer, self.search, max_length=NEW, verbose=False)
+
+    @functools.cached_property
+    def folder(self):
+        """The folder of the exported model."""
+        options = {"search": self.search, "max_length": NEW, "verbose": False}
+        export_onnx(self.model, self._folder, self.tokenizer, **options)
+        return self._folder
 
     def lines(self, length):
         """Returns ids of `LINES` as the runtime reads them."""
@@ -83,7 +89,6 @@ def test_training_moves_the_weights_of_the_task(origin):
     assert np.mean(moved) > 0.8  # dropout's random state does not count
 
 
-@pytest.mark.full
 def test_greedy_tokens_equal_generate(origin):
     result = origin.search(origin.model, origin.prompts, NEW)
     assert found(result.ids) == origin.expected
@@ -91,6 +96,7 @@ def test_greedy_tokens_equal_generate(origin):
     assert 3 < ended < 97 and len({tuple(row) for row in origin.expected}) > 30
 
 
+@pytest.mark.full
 def test_the_file_equals_generate_in_any_batch(origin):
     session = exports.session(origin.folder)
     for batch in (slice(0, 61), slice(61, 99), slice(99, 100)):
@@ -100,6 +106,7 @@ def test_the_file_equals_generate_in_any_batch(origin):
         assert found(tokens) == origin.expected[batch]
 
 
+@pytest.mark.full
 def test_texts_equal_the_task(origin):
     """Compares ids with KerasHub's tokenizer, and texts with `generate`."""
     served = SERVED[origin.name](origin.folder)

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import tiers
 
 import keras_transformer as kt
 
@@ -150,7 +151,9 @@ PROBABILITIES = [
 ]
 
 
-@pytest.mark.parametrize("loss", PROBABILITIES, ids=range(len(PROBABILITIES)))
+@pytest.mark.parametrize(
+    "loss", tiers.quick(PROBABILITIES, *PROBABILITIES[0:10:3]), ids=range(len(PROBABILITIES))
+)
 def test_a_loss_of_probabilities_is_refused_for_logits(loss, model):
     other = kt.Transformer.from_config(model.get_config())
     other.compile("sgd", loss)

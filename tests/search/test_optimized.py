@@ -12,7 +12,7 @@ from helpers import tiers
 
 TESTS = pathlib.Path(__file__).parents[1]
 FEW = {
-    "search/test_search.py": "cached_search or samples",
+    "search/test_search.py": "cached_search",
     "training/test_steps.py": "one_replica",
     "models/test_models.py": "learns_to_copy or steps_with_a_cache",
 }

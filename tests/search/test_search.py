@@ -603,18 +603,17 @@ def test_the_beam_width_of_a_call_equals_a_search_of_this_width(made, width, alp
     assert not found.ids[:, width:].numpy().any() and np.isneginf(found.scores[:, width:]).all()
 
 
+GREEDY = kt.GreedySearch()
+AT_LEAST_4 = (kt.GreedySearch(min_length=4), kt.BeamSearch(2, min_length=4))
+
+
 @pytest.mark.parametrize(
-    "search",
+    "search, form",
     [
-        kt.GreedySearch(),
-        kt.GreedySearch(min_length=4),
-        kt.BeamSearch(2),
-        kt.Sampling(),
-        kt.BeamSearch(2, min_length=4),
+        *((search, int) for search in (*AT_LEAST_4, kt.BeamSearch(2), kt.Sampling())),
+        *((GREEDY, form) for form in (int, np.int64, np.array, tf.constant, "rows", "one row")),
     ],
-    ids=repr,
 )
-@pytest.mark.parametrize("form", [int, np.int64, np.array, tf.constant, "rows", "one row"])
 def test_a_call_with_a_limit_below_its_least_length_is_refused(search, form):
     rows = {"rows": lambda x: np.array([9, 9, x] + [9] * 9), "one row": lambda x: [x]}
     make = rows.get(form, form)

@@ -189,6 +189,7 @@ def test_lines_are_translated_with_the_tokenizers_of_the_model(sizes):
     assert found == expected
 
 
+@pytest.mark.full
 def test_terms_become_candidates_of_their_sentence():
     model, shortlist = random_model(), random_shortlist()
     search = kt.BeamSearch(6, constraints=[kt.Terms()])

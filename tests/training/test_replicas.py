@@ -55,7 +55,7 @@ RUNS = [
     ("aware", 2, 1),
     *(("again", 4, 1), ("ignored", 2, 1), ("filled", 2, 1), ("transformer", 2, 2)),
 ]
-QUICK = [("plain", 1, 2), ("plain", 2, 1), ("aligned", 2, 2), ("transformer", 2, 2)]
+QUICK = [("plain", 2, 1), ("aligned", 2, 2)]
 # Another run has each of their parts: the optimizer, the loss, or the number of replicas.
 NIGHTLY = [
     *(("plain", 4, 1), ("averaged", 2, 2), ("global", 2, 1), ("again", 4, 1)),

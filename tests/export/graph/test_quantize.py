@@ -357,7 +357,6 @@ def proof(search):
     tiers.quick(
         itertools.product([*INTEGERS, "float16"], [None, BEAM]),
         ("int8", BEAM),
-        ("float16", None),
     ),
 )
 def test_proof_tells_rounding_from_damage(precision, search):
