@@ -79,7 +79,7 @@ TASKS = {
 
 # The nightly suite runs the others, and tests of their artefacts. The full one runs the code of the
 # pages of most of them.
-FULL = ("anomalies", "answer", "detect", "entities", "forecast", "intents", "parse", "summarise")
+FULL = ("anomalies", "answer", "detect", "entities", "forecast", "intents", "summarise")
 NEEDS = {"control": "gymnasium", "music": "mido"}
 
 
@@ -219,7 +219,7 @@ def test_object_queries_become_classes_and_boxes(finished):
     assert {"convolutions, mean average precision at 0.5"} == report["baseline"].keys()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_trees_are_well_formed_after_one_epoch(finished):
     report = read_report(finished("parse"))
     assert report["score"]["well-formed"] == report["score"]["well-formed, as many words"] == 1

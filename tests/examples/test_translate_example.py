@@ -144,7 +144,7 @@ def test_the_onnx_file_gives_keras_translations_without_tensorflow(done):
     assert translator.translate(sources[:7]) == found
 
 
-@pytest.mark.full
+@pytest.mark.nightly  # `training/test_resume.py` resumes runs, too
 def test_an_interrupted_run_leaves_a_model_and_resumes_to_the_same_weights(
     script, done, tmp_path, monkeypatch, capsys
 ):

@@ -70,7 +70,7 @@ def origins(tmp_path_factory):
     return functools.cache(lambda name: Origin(name, folder / name))
 
 
-@pytest.fixture(params=tiers.quick(SERVED, "gpt2"))
+@pytest.fixture(params=tiers.quick(SERVED, "gpt2", nightly=["gemma"]))
 def origin(request, origins):
     return origins(request.param)
 
@@ -124,7 +124,7 @@ def test_texts_equal_the_task(origin):
 SEARCHES = {"bart": kt.BeamSearch(3), "gemma": kt.Sampling(seed=3, num_samples=2)}
 
 
-@pytest.mark.parametrize("name", tiers.quick(SEARCHES))
+@pytest.mark.parametrize("name", tiers.quick(SEARCHES, nightly=["gemma"]))
 def test_scores_of_other_searches_equal_the_forward_pass(name, origins):
     """The forward pass has no cache, so it checks how the search reorders its cache."""
     origin, search = origins(name), SEARCHES[name]
@@ -154,7 +154,7 @@ def tuned(name):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", tiers.quick(POLICIES, nightly=["bart"]))
+@pytest.mark.parametrize("name", tiers.quick(POLICIES, nightly=["bart", "gemma"]))
 def test_exporters_trace_a_model_of_mixed_precision_in_float32(name):
     task, before = tuned(name), hub_tasks.drawn(getattr(hub_tasks, name))
     moved = [
@@ -179,7 +179,7 @@ def test_exporters_trace_a_model_of_mixed_precision_in_float32(name):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", tiers.quick(POLICIES, nightly=["bart"]))
+@pytest.mark.parametrize("name", tiers.quick(POLICIES, nightly=["bart", "gemma"]))
 def test_mixed_precision_and_frozen_embeddings_are_exported(name, tmp_path):
     """The file computes a beam search in float32."""
     model = keras_hub.load_model(tuned(name))

@@ -891,8 +891,9 @@ SLOW = {name_of(case) for case in (*MODELS, *SEARCHES)} | {"RDrop", "Distillatio
 SLOW |= {"translate", "generate"}
 SLOW |= {name_of(case) for case in LAYERS if "Block" in name_of(case)}
 TIERS = dict.fromkeys(SLOW, pytest.mark.full)
-# `search/test_timestamps.py` and `test_speech_search.py` hold their arguments to a reference.
-TIERS |= dict.fromkeys(("SpeechSearch", "TimestampRules"), pytest.mark.nightly)
+# Tests of their folders hold these arguments to a reference.
+LONG = ("SpeechSearch", "TimestampRules", "Ensemble", "RDrop", "Distillation")
+TIERS |= dict.fromkeys(LONG, pytest.mark.nightly)
 
 
 @pytest.mark.parametrize(
