@@ -63,9 +63,9 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     gc.set_threshold(100_000, 50, 100)  # collecting graphs' objects took a seventh of the time
-    if not hasattr(config, "workerinput"):  # pytest-xdist hands the options to its workers
-        paths = (pathlib.Path(argument.partition("::")[0]) for argument in config.args)
-        config.option.full |= config.option.nightly or any(path.is_file() for path in paths)
+    # In pytest-xdist's workers, too: their options are those of the command line.
+    paths = (pathlib.Path(argument.partition("::")[0]) for argument in config.args)
+    config.option.full |= config.option.nightly or any(path.is_file() for path in paths)
     if not config.getoption("--hypothesis-profile"):
         tiers = (name for name in ("nightly", "full") if getattr(config.option, name))
         hypothesis.settings.load_profile(next(tiers, "quick"))
