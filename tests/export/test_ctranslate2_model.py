@@ -162,6 +162,7 @@ def tokenizer():
     return kt.Tokenizer.train(["a man rides a red hat"], 300, hard_vocab_limit=False)
 
 
+@pytest.mark.full
 def test_the_engine_reads_and_writes_pieces_of_the_tokenizer(tokenizer, tmp_path):
     model = kt.Transformer(tokenizer.vocab_size + 2, 1, d_model=16, num_heads=2, d_ff=24)
     export_ctranslate2(model, tmp_path / "out", tokenizer, precision="int8", verbose=False)

@@ -403,6 +403,7 @@ def test_each_argument_has_another_value_in_its_row(case):
 TIERS = {name_of(case): pytest.mark.full for case in EXPORTERS}
 LONG = ("export_onnx", "export_saved_model", "export_attention", "compare_with_keras")
 TIERS |= dict.fromkeys(LONG, pytest.mark.nightly)
+TIERS["Generator.stream"] = pytest.mark.full
 
 
 @pytest.mark.parametrize(

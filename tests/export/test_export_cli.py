@@ -66,6 +66,7 @@ def test_arguments_choose_the_search():
             arguments(*wrong)
 
 
+@pytest.mark.full
 def test_exports_a_translator_as_int8_and_prints_progress(saved, tmp_path, capfd):
     status = cli.main(
         [str(saved / "translator.keras"), str(tmp_path / "out"), "--format", "onnx"]

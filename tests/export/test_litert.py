@@ -78,6 +78,7 @@ def test_options_and_constraints_give_the_tokens_of_keras(name):
     assert not call or ids.shape != free.ids.shape or (ids != free.ids).numpy().any()
 
 
+@pytest.mark.full
 def test_the_manifest_and_texts_are_those_of_onnx():
     folders = artefact(), exports.artefact(SEARCH, text=False)
     ours, other = (read_artefact(folder).manifest for folder in folders)

@@ -8,7 +8,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from helpers.tiers import nightly
+from helpers.tiers import full, nightly
 
 pytest.importorskip("onnxruntime")
 
@@ -62,7 +62,7 @@ def test_the_judge_excuses_a_file_that_is_closer_to_float64_than_keras(monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count, searches", [(2, 0), nightly(60, 6)])
+@pytest.mark.parametrize("count, searches", [full(4, 0), nightly(60, 6)])
 def test_random_models_and_searches_are_right_or_refused(count, searches):
     command = [sys.executable, str(FUZZER), "--seed", "1"]
     command += ["--count", str(count), "--searches", str(searches)]

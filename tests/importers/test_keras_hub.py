@@ -89,6 +89,7 @@ def test_training_moves_the_weights_of_the_task(origin):
     assert np.mean(moved) > 0.8  # dropout's random state does not count
 
 
+@pytest.mark.full
 def test_greedy_tokens_equal_generate(origin):
     result = origin.search(origin.model, origin.prompts, NEW)
     assert found(result.ids) == origin.expected

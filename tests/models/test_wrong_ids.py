@@ -97,6 +97,7 @@ def test_a_tokenizer_of_more_ids_than_the_model_is_refused(name):
         TOO_LARGE[name](translator(100), tokenizer)
 
 
+@pytest.mark.full
 def test_a_tokenizer_of_fewer_ids_than_the_model_is_fine():
     tokenizer = tokenizer_of(300)
     model = translator(tokenizer.vocab_size + 3)
@@ -171,6 +172,7 @@ def test_other_models_of_logits_refuse_it_too(kind, model):
         other.evaluate(x, GOOD, verbose=0)
 
 
+@pytest.mark.full
 def test_a_keras_loss_of_logits_trains_after_saving_and_loading(tmp_path):
     model = kt.Transformer(V, **SIZES)
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))

@@ -87,7 +87,7 @@ DRAWN = kt.Sampling(temperature=2.0, top_k=3, seed=7, num_samples=2)
     "options, size, filled, search, prefix",
     [
         (OWN, TARGET_V, {"multiple": 4}, kt.BeamSearch(3), None),
-        ({}, V, {}, DRAWN, None),
+        full({}, V, {}, DRAWN, None),
         full({}, V, {"multiple": 4}, kt.GreedySearch(), None),
         full({"recurrent_decoder": True}, V, {"multiple": 4}, kt.BeamSearch(2), None),
         full({}, V, {}, kt.BeamSearch(3), PREFIXES[0]),
