@@ -43,7 +43,8 @@ CASES = pytest.StashKey[tuple[int, int]]()  # number of selected cases, and of a
 # `--hypothesis-profile=search` draws new ones.
 for name, examples, derandomize in (
     ("quick", 20, True),
-    ("full", 150, True),
+    ("full", 50, True),
+    ("nightly", 150, True),
     ("search", 1000, False),
 ):
     hypothesis.settings.register_profile(
@@ -62,11 +63,12 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     gc.set_threshold(100_000, 50, 100)  # collecting graphs' objects took a seventh of the time
-    if not hasattr(config, "workerinput"):  # pytest-xdist hands the options to its workers
-        paths = (pathlib.Path(argument.partition("::")[0]) for argument in config.args)
-        config.option.full |= config.option.nightly or any(path.is_file() for path in paths)
+    # In pytest-xdist's workers, too: their options are those of the command line.
+    paths = (pathlib.Path(argument.partition("::")[0]) for argument in config.args)
+    config.option.full |= config.option.nightly or any(path.is_file() for path in paths)
     if not config.getoption("--hypothesis-profile"):
-        hypothesis.settings.load_profile("full" if config.option.full else "quick")
+        tiers = (name for name in ("nightly", "full") if getattr(config.option, name))
+        hypothesis.settings.load_profile(next(tiers, "quick"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -170,6 +172,16 @@ def seeded():
     keras.utils.set_random_seed(20170612)
     if keras.backend.backend() == "tensorflow" and "KT_TEST_OPTIMIZE" not in os.environ:
         processes.skip_graph_optimizers()
+
+
+@pytest.fixture
+def eager():
+    """Runs TensorFlow's functions without tracing, which takes longer than a few small steps."""
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import keras
 import pytest
+from helpers.tiers import nightly
 
 pytest.importorskip("tensorflow", reason="exporters run on TensorFlow")
 if keras.config.backend() != "tensorflow":
@@ -58,8 +59,8 @@ def test_cases_have_several_sizes_and_padding_on_either_side(name):
     "name, columns",
     [
         ("tags", (".keras",)),
-        ("classes, class token", ("float32", "padding")),
-        ("sound to class", ("SavedModel",)),
+        nightly("classes, class token", ("float32", "padding")),
+        nightly("sound to class", ("SavedModel",)),
         ("pictures to class", ("int8",)),
     ],
 )

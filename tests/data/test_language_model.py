@@ -63,7 +63,7 @@ def test_shuffled_windows_differ_by_epoch_and_cover_the_text(characters):
     ids = [*characters.encode(TEXT), END_ID]
     data = language_model_batches([TEXT], characters, 24, window=8, seed=3)
     starts, seen = [], set()
-    for _ in range(120):
+    for _ in range(60):
         rows = arrays(data)[1].tolist()
         assert len(rows) == data.batches.report.kept == (len(ids) - 8) // 8 + 1
         found = sorted(next(i for i in range(len(ids)) if ids[i : i + 8] == row) for row in rows)

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from helpers import tiers
 
 tf = pytest.importorskip("tensorflow")
 
@@ -55,7 +56,7 @@ seen = [batches for batches in passes if len(batches) == len(train)]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("backend", ["jax", pytest.param("torch", marks=pytest.mark.full)])
+@pytest.mark.parametrize("backend", ["jax", tiers.nightly("torch")])
 def test_fit_sees_the_batches_of_tf_data(backend, tmp_path):
     pytest.importorskip(backend)
     tokenizer = kt.Tokenizer.train(LINES, 300, hard_vocab_limit=False)

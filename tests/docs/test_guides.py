@@ -11,7 +11,7 @@ import time
 from typing import NamedTuple
 
 import pytest
-from helpers import exports, guides, local_service, ports
+from helpers import exports, guides, local_service, ports, tiers
 
 from keras_transformer.export import export_onnx
 from keras_transformer.export.runtime import Translator
@@ -157,15 +157,17 @@ def run(folder, request):
 
 
 OTHERS = ("several_devices", "service", "serve", "cuda", "heads")
+LONG = ("archive", "control", "fine_tuning", "quantization", "student")  # trainings, and a cluster
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", [name for name in GUIDES if name not in OTHERS])
+@pytest.mark.parametrize(
+    "name", tiers.quick([name for name in GUIDES if name not in OTHERS], nightly=LONG)
+)
 def test_the_code_of_a_guide_runs(run, name):
     run(name)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_several_devices(run, monkeypatch):
     for name, value in ports.REUSE.items():
         monkeypatch.setenv(name, value)
@@ -216,8 +218,8 @@ def test_a_page_becomes_a_script():
 
 
 def test_a_script_that_fails_is_a_failure(tmp_path):
-    assert guides.run("print(1)", tmp_path) == "1\n"
+    assert guides.run("print(1)", tmp_path, ["keras"]) == "1\n"
     with pytest.raises(AssertionError, match="no such thing"):
-        guides.run("raise ValueError('no such thing')", tmp_path)
+        guides.run("raise ValueError('no such thing')", tmp_path, ["keras"])
     with pytest.raises(AssertionError, match="CalledProcessError"):
-        guides.run(guides.script("```bash\nfalse\ntrue\n```\n", {}), tmp_path)
+        guides.run(guides.script("```bash\nfalse\ntrue\n```\n", {}), tmp_path, ["keras"])

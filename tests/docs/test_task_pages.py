@@ -1,11 +1,14 @@
-"""The code of every task page runs from top to bottom, on little data."""
+"""The code of every task page runs from top to bottom, on little data.
+
+The full suite runs each task once: its page here, or its script in `examples/test_task_scripts.py`.
+"""
 
 import pathlib
 
 import pytest
-from helpers import guides
+from helpers import guides, tiers
 
-pytestmark = [pytest.mark.slow, pytest.mark.full]
+pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parents[2]
 # Replacements that make each page run in seconds.
 SMALLER = {
@@ -33,7 +36,12 @@ SMALLER = {
 }
 
 
-@pytest.mark.parametrize("name", SMALLER)
+AS_SCRIPTS = ("answer", "detect", "forecast", "summarise")
+
+
+@pytest.mark.parametrize(
+    "name", tiers.quick(SMALLER, nightly=(*AS_SCRIPTS, "music", "parse", "why_self_attention"))
+)
 def test_the_code_of_a_task_page_runs(tmp_path, name):
     page = (ROOT / "docs" / "tasks" / f"{name}.md").read_text("utf-8")
     examples = f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r})\n"

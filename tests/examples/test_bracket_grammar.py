@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.tiers import nightly
 from support.bracket_grammar import BracketGrammar
 from support.sets.treebank import made_trees
 from support.sets.trees import from_brackets, tagged_words, to_brackets
@@ -278,7 +279,7 @@ class Odd(kt.Constraint):
     "search, grammar",
     [
         (kt.BeamSearch(5), BracketGrammar(NUMBERED, STARTS, max_depth=3)),
-        pytest.param(kt.Sampling(num_samples=2), Odd(len(NUMBERED)), marks=pytest.mark.full),
+        nightly(kt.Sampling(num_samples=2), Odd(len(NUMBERED))),
     ],
     ids=["brackets", "a grammar of one's own"],
 )

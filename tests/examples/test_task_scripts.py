@@ -7,7 +7,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 import pytest
-from helpers import bergamot_model, scripts
+from helpers import bergamot_model, scripts, tiers
 from support.sets.chorales import made_chorales, notes
 from support.sets.pictures import made_pictures
 from support.sets.series import made_series
@@ -77,6 +77,9 @@ TASKS = {
     "why_self_attention": Task("--rows 64 --longest 64", ("why_self_attention",), {}),
 }
 
+# The nightly suite runs the others, and tests of their artefacts. The full one runs the code of the
+# pages of most of them.
+FULL = ("anomalies", "answer", "detect", "entities", "forecast", "intents", "summarise")
 NEEDS = {"control": "gymnasium", "music": "mido"}
 
 
@@ -114,8 +117,7 @@ def finished(tmp_path_factory):
     return run
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", tiers.quick(TASKS, nightly=TASKS.keys() - {*FULL}))
 def test_a_short_run_leaves_a_report_and_pictures(finished, name):
     folder, task = finished(name), TASKS[name]
     report = read_report(folder)
@@ -138,7 +140,7 @@ def test_an_answer_is_a_part_of_its_passage(finished):
     assert 0.2 < baseline["most words in common, kind given"] < 0.8
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_texts_get_classes_tags_and_vectors(finished):
     (result,) = Predictor(finished("classify") / "onnx").predict(["the film was not good"])
     assert {*result.labels} == {"negative", "positive"} and result.error is None
@@ -167,7 +169,7 @@ def test_the_artefact_reproduces_the_score_of_a_forecast(finished):
     assert {"linear, mse", "the last day again, mse"} <= report["baseline"].keys()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_artefact_reproduces_the_score_of_pictures(finished):
     sets = made_pictures(limit=20)
     pixels, classes = sets.test
@@ -177,7 +179,7 @@ def test_the_artefact_reproduces_the_score_of_pictures(finished):
     assert right == read_report(finished("images"))["score"]["accuracy"]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_completed_picture_starts_with_the_given_half(finished):
     script, generator = load("generate_images"), Generator(finished("generate_images") / "onnx")
     half = np.arange(98).reshape(7, 14) % 16
@@ -187,14 +189,14 @@ def test_a_completed_picture_starts_with_the_given_half(finished):
     assert (pictures[0, 0] != pictures[0, 1]).any()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_language_model_continues_a_prompt(finished):
     generator = Generator(finished("language_model") / "onnx")
     (text,) = generator.generate(["the old "], seed=3)
     assert text and generator.generate(["the old "], seed=3) == [text]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_melody_is_kept_when_it_is_harmonized(finished):
     folder = finished("music")
     mido = pytest.importorskip("mido")
@@ -217,7 +219,7 @@ def test_object_queries_become_classes_and_boxes(finished):
     assert {"convolutions, mean average precision at 0.5"} == report["baseline"].keys()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_trees_are_well_formed_after_one_epoch(finished):
     report = read_report(finished("parse"))
     assert report["score"]["well-formed"] == report["score"]["well-formed, as many words"] == 1
@@ -230,7 +232,7 @@ def test_trees_are_well_formed_after_one_epoch(finished):
         assert len(tagged_words(from_brackets(line))) == len(sentence.split())
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_sound_becomes_words_of_digits(finished):
     transcriber = Transcriber(finished("speech") / "onnx")
     frames = log_bands(dialled_digits().test[0].samples, bands=64)
@@ -249,7 +251,7 @@ def test_a_summary_may_be_empty_and_is_drawn(finished):
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["</s>"]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_summaries_start_from_a_published_translator(tmp_path, monkeypatch):
     start = bergamot_model.write_folder(tmp_path / "pt-en")
     lines = bergamot_model.LINES  # the vocabulary covers only these
@@ -287,7 +289,7 @@ def test_entities_start_from_a_bert(tmp_path, monkeypatch):
     assert report["parameters"] == encoder.count_params() + 17 * 7  # a new head for seven tags
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_each_kind_of_layer_is_measured(finished):
     report = read_report(finished("why_self_attention"))
     kinds = load("why_self_attention").KINDS

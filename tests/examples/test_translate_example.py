@@ -144,7 +144,7 @@ def test_the_onnx_file_gives_keras_translations_without_tensorflow(done):
     assert translator.translate(sources[:7]) == found
 
 
-@pytest.mark.full
+@pytest.mark.nightly  # `training/test_resume.py` resumes runs, too
 def test_an_interrupted_run_leaves_a_model_and_resumes_to_the_same_weights(
     script, done, tmp_path, monkeypatch, capsys
 ):
@@ -255,7 +255,7 @@ def test_translation_arguments_are_checked(script, arguments, capsys):
     assert arguments.split()[0] in capsys.readouterr().err
 
 
-@pytest.mark.full
+@pytest.mark.nightly  # `training/test_replicas.py` trains on replicas, too
 def test_cpu_replicas_train_together_without_warnings(tmp_path):
     command = [sys.executable, "-c", SMALL_SCRIPT]
     command += [*"--limit 23 --vocab-size 310 --epochs 1".split()]

@@ -32,6 +32,7 @@ def test_keras_and_the_artefact_agree(batches_of_two):
     assert "the same tokens in 7 of 7" in str(found) and "BLEU: Keras" in str(found)
 
 
+@pytest.mark.full
 def test_sentences_that_differ_are_counted():
     other = exports.tiny()
     other.set_weights([weight * 0.5 for weight in other.get_weights()])

@@ -68,7 +68,7 @@ def named(words, rows):
     return [[words[i] for i in row] for row in rows]
 
 
-@pytest.mark.parametrize("name", quick(VARIANTS, "pre-norm, biases", LARGEST))
+@pytest.mark.parametrize("name", quick(VARIANTS, LARGEST))
 def test_both_engines_score_targets_alike(name, tmp_path):
     model = random_model(**VARIANTS[name])
     words, engine = translator(model, tmp_path / "out")
@@ -162,6 +162,7 @@ def tokenizer():
     return kt.Tokenizer.train(["a man rides a red hat"], 300, hard_vocab_limit=False)
 
 
+@pytest.mark.full
 def test_the_engine_reads_and_writes_pieces_of_the_tokenizer(tokenizer, tmp_path):
     model = kt.Transformer(tokenizer.vocab_size + 2, 1, d_model=16, num_heads=2, d_ff=24)
     export_ctranslate2(model, tmp_path / "out", tokenizer, precision="int8", verbose=False)
@@ -192,7 +193,8 @@ def test_the_vocabulary_lists_the_pieces_in_the_order_of_ids(tokenizer):
     assert "".join(pieces).replace("\u2581", " ").strip() == "a man"
 
 
-@pytest.mark.parametrize("precision", quick(["int8", "float32"], "int8"))
+@pytest.mark.full
+@pytest.mark.parametrize("precision", ["int8", "float32"])
 def test_updates_of_lora_are_written(precision, tmp_path):
     model = random_model()
     model.enable_lora(rank=2)

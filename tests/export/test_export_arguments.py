@@ -399,9 +399,11 @@ def test_each_argument_has_another_value_in_its_row(case):
     check_row(case)
 
 
-# Each argument is an export; that of SavedModel shares its checks with ONNX.
+# Each argument is an export. These take minutes; other formats share their checks of arguments.
 TIERS = {name_of(case): pytest.mark.full for case in EXPORTERS}
-TIERS["export_saved_model"] = pytest.mark.nightly
+LONG = ("export_onnx", "export_saved_model", "export_attention", "compare_with_keras")
+TIERS |= dict.fromkeys(LONG, pytest.mark.nightly)
+TIERS["Generator.stream"] = pytest.mark.full
 
 
 @pytest.mark.parametrize(

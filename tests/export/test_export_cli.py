@@ -66,6 +66,7 @@ def test_arguments_choose_the_search():
             arguments(*wrong)
 
 
+@pytest.mark.full
 def test_exports_a_translator_as_int8_and_prints_progress(saved, tmp_path, capfd):
     status = cli.main(
         [str(saved / "translator.keras"), str(tmp_path / "out"), "--format", "onnx"]
@@ -103,6 +104,7 @@ def test_writes_an_artefact_for_triton_without_a_framework(tmp_path):
     assert 'string_value: "2"' in (repository / "m" / "config.pbtxt").read_text()
 
 
+@pytest.mark.full
 def test_exports_for_other_engines(saved, tmp_path):
     pytest.importorskip("ctranslate2", reason="CTranslate2, the other engine, is missing")
     command = [str(saved / "translator.keras"), str(tmp_path / "out"), "--quiet"]

@@ -26,6 +26,7 @@ def viewer():
     return encoders.writer(encoders.patches_encoder)
 
 
+@pytest.mark.full
 def test_the_tokenizer_is_checked_against_the_table_that_reads_its_ids(tmp_path):
     """Tables of numbers that the encoder computes may have fewer rows."""
     keras.utils.set_random_seed(5)

@@ -32,7 +32,7 @@ def same(found, expected):
     np.testing.assert_allclose(found[1], expected.scores, rtol=1e-4)
 
 
-@pytest.mark.parametrize("layout", quick(["loop", "steps"], "steps"))
+@pytest.mark.parametrize("layout", quick(["loop", "steps"], "loop"))
 def test_onnx_gives_the_results_of_keras(layout):
     model, session = exports.shared_model(), open_session(read_artefact(folder(layout)))
     names = ["token_ids", "scores"]
@@ -47,7 +47,7 @@ def test_onnx_gives_the_results_of_keras(layout):
         same(session.run(names, {"source_ids": SOURCE, **more}), expected)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_saved_models_take_terms(tmp_path):
     options = {"max_length": exports.MAX_LENGTH, "verbose": False}
     model = exports.shared_model()

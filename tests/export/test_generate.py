@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import exports
+from helpers import exports, tiers
 
 import keras_transformer as kt
 from keras_transformer.export.runtime import Generator
@@ -16,7 +16,7 @@ def model():
     return exports.tiny("generate")
 
 
-@pytest.mark.parametrize("search", [exports.GREEDY, exports.BEAM, exports.SAMPLING])
+@pytest.mark.parametrize("search", [exports.GREEDY, tiers.full(exports.BEAM), exports.SAMPLING])
 def test_generate_continues_prompts_as_the_exported_model(search, model):
     generator = Generator(exports.artefact(search, "generate"), threads=1)
     seed = {"seed": 5} if isinstance(search, kt.Sampling) else {}
@@ -42,7 +42,7 @@ def test_a_search_without_seed_draws_one_for_all_prompts_of_a_call(model):
 LIMITS = [3, 5, 2, 7, 4, 6]  # one for each prompt
 
 
-@pytest.mark.parametrize("kind", ["generate", "translate"])
+@pytest.mark.parametrize("kind", tiers.quick(["generate", "translate"], "translate"))
 def test_an_option_may_have_one_row_for_each_line(kind):
     function, model = getattr(kt, kind), exports.tiny(kind)
     search = kt.GreedySearch()

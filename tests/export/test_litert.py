@@ -64,7 +64,7 @@ SEARCHES = {
 }
 
 
-@pytest.mark.parametrize("name", quick(SEARCHES, "options", "terms"))
+@pytest.mark.parametrize("name", quick(SEARCHES, "options"))
 def test_options_and_constraints_give_the_tokens_of_keras(name):
     search, options, call = SEARCHES[name]
     session = open_session(read_artefact(artefact(search, options=options)), threads=1)
@@ -78,6 +78,7 @@ def test_options_and_constraints_give_the_tokens_of_keras(name):
     assert not call or ids.shape != free.ids.shape or (ids != free.ids).numpy().any()
 
 
+@pytest.mark.full
 def test_the_manifest_and_texts_are_those_of_onnx():
     folders = artefact(), exports.artefact(SEARCH, text=False)
     ours, other = (read_artefact(folder).manifest for folder in folders)

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import artefacts
+from helpers import artefacts, tiers
 
 import keras_transformer as kt
 from keras_transformer.padding import pad_rows
@@ -33,7 +33,7 @@ else:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("backend", ["jax", "torch"])
+@pytest.mark.parametrize("backend", ["jax", tiers.nightly("torch")])
 def test_files_of_other_backends_translate_as_keras(backend, tmp_path):
     pytest.importorskip(backend)
     ctranslate2 = pytest.importorskip("ctranslate2")

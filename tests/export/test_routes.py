@@ -79,12 +79,16 @@ class Row(NamedTuple):
 ALL = ("loop", "steps", "litert", "saved_model")
 EXPORTERS = {"saved_model": export_saved_model, "litert": export_litert}
 HEAD = kt.GreedySearch(alignments=[(0, 1)])
+BOTH = {"token_scores": True, "alignments": True}
+PENALIZED = kt.BeamSearch(3, constraints=[kt.RepetitionPenalty(1.3)], **BOTH)
 ROWS = {
     "token scores and alignments": Row("translate", exports.DETAILED, ("loop", "steps", "litert")),
     "alignments of a head": Row("translate", HEAD, ("saved_model",)),
     "beam": Row("translate", exports.BEAM, ALL),
     "greedy": Row("translate", exports.GREEDY, ("loop", "steps", "litert")),
     "samples": Row("generate", exports.SAMPLING, ("loop", "steps", "litert"), options={"seed": 5}),
+    "penalties and token scores": Row("translate", PENALIZED, ("steps",)),
+    "prompts and token scores": Row("generate", kt.BeamSearch(3, token_scores=True), ("loop",)),
     "other samples": Row("generate", exports.SAMPLING, options={"seed": 6}),
     "pre-norm, learned positions, exact gelu, biases": Row(
         lambda: tiny(norm_first=True, activation="gelu", **LEARNED), kt.GreedySearch()
@@ -98,7 +102,7 @@ ROWS = {
         ("loop", "saved_model"),
     ),
     "your own positions": Row(lambda: tiny(positions=LinearBias(), num_layers=1), kt.BeamSearch(3)),
-    "frames": Row(listener, kt.BeamSearch(3), ("loop", "litert", "saved_model"), frames),
+    "frames": Row(listener, kt.BeamSearch(3, **BOTH), ("loop", "litert", "saved_model"), frames),
     "several inputs": Row(
         lambda: encoders.writer(encoders.patches_encoder),
         kt.Sampling(num_samples=2),
@@ -107,7 +111,7 @@ ROWS = {
     ),
     "recurrent": Row(
         lambda: tiny(vocab_size=V, num_layers=(1, 2), recurrent_decoder=True),
-        exports.BEAM,
+        exports.DETAILED,
         ALL,
         few_ids,
     ),
@@ -153,7 +157,14 @@ def opened(folder, route):
     }
 
 
-@pytest.mark.parametrize("name, route", quick(CASES, *QUICK))
+# In the nightly suite: routes of rows that differ by a model which another route has.
+NIGHTLY = [
+    *((name, "saved_model") for name in ("mixed bfloat16", "frames", "recurrent")),
+    *(case for case in CASES[CASES.index(("samples", "litert")) :] if case[1] == "litert"),
+]
+
+
+@pytest.mark.parametrize("name, route", quick(CASES, *QUICK, nightly=NIGHTLY))
 def test_every_route_gives_the_tokens_of_keras(name, route):
     if route == "litert" and importlib.util.find_spec("ai_edge_litert") is None:
         pytest.skip("LiteRT needs ai-edge-litert")

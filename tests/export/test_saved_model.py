@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import exports, processes
+from helpers import exports, processes, tiers
 from helpers.exports import BEAM, LINES, MAX_LENGTH, source, tiny
 
 import keras_transformer as kt
@@ -105,7 +105,9 @@ def test_files_that_are_not_part_of_a_saved_model_are_named(tmp_path):
         (tmp_path / name).unlink()
 
 
-@pytest.mark.parametrize("lookup", [keras.layers.IntegerLookup, keras.layers.StringLookup])
+@pytest.mark.parametrize(
+    "lookup", [keras.layers.IntegerLookup, tiers.full(keras.layers.StringLookup)]
+)
 def test_tables_of_lookup_layers_are_saved(lookup, tmp_path):
     kind = "int64" if lookup is keras.layers.IntegerLookup else "string"
     words = np.array([[10, 20, 7]]) if kind == "int64" else np.array([["a", "b", "c"]])

@@ -8,7 +8,7 @@ import time
 import pytest
 from helpers import archives, artefacts, hosts
 
-pytestmark = [pytest.mark.slow, pytest.mark.full]
+pytestmark = pytest.mark.nightly
 LINES = archives.lines(1500)
 TOKENIZER = artefacts.tokenizer()
 ASK = """

@@ -29,12 +29,11 @@ def test_one_file_reads_samples_and_writes_timestamps(tmp_path):
     np.testing.assert_array_equal(session.run(["token_ids"], source)[0], ids)
 
     # Samples are equal, too. Only the branch of a step computes with the whole vocabulary.
-    for temperature, seed in ((0.3, 1), (1.7, 2)):
-        drawn = search(model, source, max_length=11, temperature=temperature, seed=seed).ids
-        options = {"temperature": np.array(temperature, "float32"), "seed": np.array(seed, "int32")}
-        found = session.run(["token_ids"], source | options)[0]
-        np.testing.assert_array_equal(found, drawn)
-        assert (found[..., :3] != ids[..., :3]).any()
+    drawn = search(model, source, max_length=11, temperature=1.7, seed=2).ids
+    options = {"temperature": np.array(1.7, "float32"), "seed": np.array(2, "int32")}
+    found = session.run(["token_ids"], source | options)[0]
+    np.testing.assert_array_equal(found, drawn)
+    assert (found[..., :3] != ids[..., :3]).any()
     graph = onnx.load(tmp_path / "o" / "model.onnx").graph
     step, branch = counts(graph, depth=2), counts(graph, depth=3)
     assert step["If"] == branch["CumSum"] == 1 and not step["CumSum"]

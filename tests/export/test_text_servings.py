@@ -103,6 +103,7 @@ def test_blank_text_has_one_empty_hypothesis(text_model):
     assert texts[count + 1] == texts[count + 2]  # text ends at NUL
 
 
+@pytest.mark.full
 def test_saved_model_and_text_model_agree(translate, text_model):
     found = translate(WHITE + TEXT)
     texts = [[text.decode() for text in row] for row in found["texts"].numpy()]
@@ -110,6 +111,7 @@ def test_saved_model_and_text_model_agree(translate, text_model):
     np.testing.assert_allclose(found["scores"], text_model[1], rtol=1e-5)
 
 
+@pytest.mark.full
 def test_no_texts_have_no_translations(translate, onnx_folder):
     found = translate([])
     assert found["texts"].shape == found["scores"].shape == (0, SEARCH.beam_width)

@@ -8,7 +8,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from helpers.tiers import nightly
+from helpers.tiers import full, nightly
 
 pytest.importorskip("onnxruntime")
 
@@ -62,7 +62,7 @@ def test_the_judge_excuses_a_file_that_is_closer_to_float64_than_keras(monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count, searches", [(6, 0), nightly(60, 6)])
+@pytest.mark.parametrize("count, searches", [full(4, 0), nightly(60, 6)])
 def test_random_models_and_searches_are_right_or_refused(count, searches):
     command = [sys.executable, str(FUZZER), "--seed", "1"]
     command += ["--count", str(count), "--searches", str(searches)]
@@ -74,10 +74,12 @@ def test_random_models_and_searches_are_right_or_refused(count, searches):
 @pytest.mark.parametrize(
     "script, size, said",
     [
-        ("readers", "--count=1500", "| glossary |"),
+        ("readers", "--count=300", "| glossary |"),
+        nightly("readers", "--count=1500", "| glossary |"),
         nightly("protocols", "--count=1500", '"openai": {'),
         nightly("sounds", "--count=48", "ours {"),
-        ("load", "--seconds=15", '"slow": {"right": '),
+        ("load", "--seconds=5", '"slow": {"right": '),
+        nightly("load", "--seconds=15", '"slow": {"right": '),
     ],
 )
 def test_damaged_files_and_requests_are_refused_or_answered(script, size, said):

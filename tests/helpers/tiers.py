@@ -5,17 +5,18 @@ from collections.abc import Iterable
 import pytest
 
 
-def quick(cases: Iterable, *chosen: object) -> list:
-    """Returns parameters: chosen cases run in both suites, others only in the full one.
+def quick(cases: Iterable, *chosen: object, nightly: Iterable = ()) -> list:
+    """Returns parameters: chosen cases run in every suite, others from the full one on.
 
-    A tuple holds the values of several arguments.
+    Cases of `nightly` run in the nightly suite only. A tuple holds the values of several arguments.
     """
-    cases = list(cases)
-    assert all(case in cases for case in chosen)
+    cases, late = list(cases), list(nightly)
+    assert all(case in cases for case in (*chosen, *late))
 
     def parameter(case: object) -> object:
         values = case if isinstance(case, tuple) else (case,)
-        return pytest.param(*values, marks=() if case in chosen else pytest.mark.full)
+        tier = pytest.mark.nightly if case in late else pytest.mark.full
+        return pytest.param(*values, marks=() if case in chosen else tier)
 
     return [parameter(case) for case in cases]
 

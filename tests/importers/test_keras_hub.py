@@ -29,7 +29,7 @@ class Origin:
     """A KerasHub task, trained for an epoch as our model, and its export."""
 
     def __init__(self, name, folder):
-        self.name, self.folder = name, folder
+        self.name, self._folder = name, folder
         self.task = hub_tasks.drawn(getattr(hub_tasks, name))
         self.model, self.tokenizer = keras_hub.load(self.task, name=name)
         self.before = [np.array(weight) for weight in self.task.get_weights()]
@@ -38,7 +38,13 @@ class Origin:
         self.prompts = np.concatenate([rows, self.lines(rows.shape[1])])
         self.expected = hub_tasks.generated(self.model, self.prompts)
         self.search = kt.GreedySearch()
-        export_onnx(self.model, folder, self.tokenizer, self.search, max_length=NEW, verbose=False)
+
+    @functools.cached_property
+    def folder(self):
+        """The folder of the exported model."""
+        options = {"search": self.search, "max_length": NEW, "verbose": False}
+        export_onnx(self.model, self._folder, self.tokenizer, **options)
+        return self._folder
 
     def lines(self, length):
         """Returns ids of `LINES` as the runtime reads them."""
@@ -64,7 +70,7 @@ def origins(tmp_path_factory):
     return functools.cache(lambda name: Origin(name, folder / name))
 
 
-@pytest.fixture(params=tiers.quick(SERVED, "gpt2"))
+@pytest.fixture(params=tiers.quick(SERVED, "gpt2", nightly=["gemma"]))
 def origin(request, origins):
     return origins(request.param)
 
@@ -91,6 +97,7 @@ def test_greedy_tokens_equal_generate(origin):
     assert 3 < ended < 97 and len({tuple(row) for row in origin.expected}) > 30
 
 
+@pytest.mark.full
 def test_the_file_equals_generate_in_any_batch(origin):
     session = exports.session(origin.folder)
     for batch in (slice(0, 61), slice(61, 99), slice(99, 100)):
@@ -100,6 +107,7 @@ def test_the_file_equals_generate_in_any_batch(origin):
         assert found(tokens) == origin.expected[batch]
 
 
+@pytest.mark.full
 def test_texts_equal_the_task(origin):
     """Compares ids with KerasHub's tokenizer, and texts with `generate`."""
     served = SERVED[origin.name](origin.folder)
@@ -117,7 +125,7 @@ def test_texts_equal_the_task(origin):
 SEARCHES = {"bart": kt.BeamSearch(3), "gemma": kt.Sampling(seed=3, num_samples=2)}
 
 
-@pytest.mark.parametrize("name", tiers.quick(SEARCHES))
+@pytest.mark.parametrize("name", tiers.quick(SEARCHES, nightly=["gemma"]))
 def test_scores_of_other_searches_equal_the_forward_pass(name, origins):
     """The forward pass has no cache, so it checks how the search reorders its cache."""
     origin, search = origins(name), SEARCHES[name]
@@ -147,7 +155,7 @@ def tuned(name):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", tiers.quick(POLICIES, nightly=["bart", "gemma"]))
 def test_exporters_trace_a_model_of_mixed_precision_in_float32(name):
     task, before = tuned(name), hub_tasks.drawn(getattr(hub_tasks, name))
     moved = [
@@ -172,8 +180,7 @@ def test_exporters_trace_a_model_of_mixed_precision_in_float32(name):
 
 
 @pytest.mark.full
-@pytest.mark.slow
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", tiers.quick(POLICIES, nightly=["bart", "gemma"]))
 def test_mixed_precision_and_frozen_embeddings_are_exported(name, tmp_path):
     """The file computes a beam search in float32."""
     model = keras_hub.load_model(tuned(name))

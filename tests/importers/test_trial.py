@@ -24,6 +24,7 @@ def test_an_error_of_the_runtime_is_raised_and_an_empty_text_warned_about(tmp_pa
         trial.try_out(folder)
 
 
+@pytest.mark.full
 def test_a_recording_goes_through_a_speech_model():
     """The weights are random, so the text means nothing."""
     line = trial.try_out(whisper_folder.artefact())

@@ -4,10 +4,9 @@ import json
 
 import keras
 import numpy as np
-import onnxruntime
 import pytest
-from helpers import exports, published, whisper_folder
 from helpers import origins as table
+from helpers import published, whisper_folder
 from helpers.origins import MAX_LENGTH, START
 from helpers.tiers import quick
 
@@ -15,7 +14,6 @@ import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model
 from keras_transformer.export.runtime import Transcriber
 from keras_transformer.importers import whisper
-from keras_transformer.importers.__main__ import main
 
 SEARCH = kt.BeamSearch(5, length_penalty=0.0)
 
@@ -45,7 +43,7 @@ def test_rows_start_with_their_own_tokens(origin):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("layout", quick(["loop", "steps"], "loop"))
+@pytest.mark.parametrize("layout", quick(["loop", "steps"], nightly=["steps"]))
 def test_onnx_runtime_equals_transformers(origin, tokenizer, layout, tmp_path):
     export_onnx(
         origin.ours,
@@ -67,7 +65,7 @@ def test_onnx_runtime_equals_transformers(origin, tokenizer, layout, tmp_path):
     assert transcriber.transcribe(items) == tokenizer.decode(expected[:3])
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_saved_model_equals_keras(origin, tmp_path):
     import tensorflow as tf
 
@@ -114,19 +112,6 @@ def test_an_imported_model_trains_saves_and_loads(origin, tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.reads_start
     np.testing.assert_array_equal(again(inputs), model(inputs))
-
-
-@pytest.mark.full
-def test_one_command_writes_the_export(origin, tmp_path):
-    out = tmp_path / "out"
-    command = ["whisper", str(origin.folder), str(out), "--export", "onnx", "--quiet"]
-    assert main([*command, "--max-length", "7"]) == 0
-    session = exports.session(out)
-    assert isinstance(session, onnxruntime.InferenceSession)
-    inputs = {value.name: value.shape[1:] for value in session.get_inputs()}
-    assert inputs == {"features": ["features_length", 5], "start_ids": ["start_ids_length"]}
-    manifest = json.loads((out / "artefact.json").read_text("utf-8"))
-    assert manifest["limits"]["source_length"] == whisper_folder.FRAMES
 
 
 # Bad input

@@ -126,6 +126,7 @@ def test_a_quantized_model_is_quantized_after_loading(kind, tmp_path):
     np.testing.assert_array_equal(again(inputs(again)), model(inputs(model)))
 
 
+@pytest.mark.full
 def test_a_search_uses_lora_weights_that_are_enabled_later():
     model, search = kt.Transformer(V, **SIZES), kt.BeamSearch(3)
     before = search(model, IDS, 7).scores.numpy()

@@ -7,6 +7,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from helpers import tiers
 
 import keras_transformer as kt
 
@@ -57,7 +58,7 @@ def models_and_inputs():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("torch", marks=pytest.mark.full)])
+@pytest.mark.parametrize("backend", ["tensorflow", tiers.nightly("torch")])
 def test_saved_models_give_equal_results_in_another_process(backend, tmp_path):
     pytest.importorskip(backend, reason=f"{backend} is missing")
     cases = models_and_inputs()

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers import tiers
 
 import keras_transformer as kt
 
@@ -96,6 +97,7 @@ def test_a_tokenizer_of_more_ids_than_the_model_is_refused(name):
         TOO_LARGE[name](translator(100), tokenizer)
 
 
+@pytest.mark.full
 def test_a_tokenizer_of_fewer_ids_than_the_model_is_fine():
     tokenizer = tokenizer_of(300)
     model = translator(tokenizer.vocab_size + 3)
@@ -150,7 +152,9 @@ PROBABILITIES = [
 ]
 
 
-@pytest.mark.parametrize("loss", PROBABILITIES, ids=range(len(PROBABILITIES)))
+@pytest.mark.parametrize(
+    "loss", tiers.quick(PROBABILITIES, *PROBABILITIES[0:10:3]), ids=range(len(PROBABILITIES))
+)
 def test_a_loss_of_probabilities_is_refused_for_logits(loss, model):
     other = kt.Transformer.from_config(model.get_config())
     other.compile("sgd", loss)
@@ -168,6 +172,7 @@ def test_other_models_of_logits_refuse_it_too(kind, model):
         other.evaluate(x, GOOD, verbose=0)
 
 
+@pytest.mark.full
 def test_a_keras_loss_of_logits_trains_after_saving_and_loading(tmp_path):
     model = kt.Transformer(V, **SIZES)
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))

@@ -901,7 +901,10 @@ def test_each_argument_has_another_value_in_its_row(case):
 SLOW = {name_of(case) for case in (*MODELS, *SEARCHES)} | {"RDrop", "Distillation"}
 SLOW |= {"translate", "generate"}
 SLOW |= {name_of(case) for case in LAYERS if "Block" in name_of(case)}
-TIERS = dict.fromkeys(SLOW, pytest.mark.full) | {"SpeechSearch": pytest.mark.nightly}
+TIERS = dict.fromkeys(SLOW, pytest.mark.full)
+# Tests of their folders hold these arguments to a reference.
+LONG = ("SpeechSearch", "TimestampRules", "Ensemble", "RDrop", "Distillation")
+TIERS |= dict.fromkeys(LONG, pytest.mark.nightly)
 
 
 @pytest.mark.parametrize(

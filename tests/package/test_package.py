@@ -306,7 +306,7 @@ print(sum(text == num2words(n, lang="de") for text, n in zip(translations, held_
 """
 
 
-@pytest.mark.full
+@pytest.mark.nightly  # a training
 def test_the_first_example_of_the_readme_prints_what_it_promises(tmp_path):
     code, expected = PYTHON[0].rstrip().rsplit("\n# ", 1)
     *_, printed, right = guides.run(code + HELD_OUT, tmp_path).splitlines()

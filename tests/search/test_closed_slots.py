@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import tensorflow as tf
-from helpers import exports
+from helpers import exports, tiers
 from helpers.linear_bias import LinearBias
 
 import keras_transformer as kt
@@ -49,7 +49,7 @@ CLOSING = ("sinusoidal", "learned", "rotary", "prompt", "ensemble")
 
 
 @pytest.fixture
-def closes(monkeypatch):
+def closes(monkeypatch, eager):
     """Makes caches of all sizes close after few steps; returns the slots before and after each."""
     original, counts = decoding.CachedDecoding.close, []
 
@@ -61,9 +61,7 @@ def closes(monkeypatch):
     monkeypatch.setattr(decoding.CachedDecoding, "close", counted)
     monkeypatch.setattr(decoding, "LEAST_CLOSED", 0)
     monkeypatch.setattr(loop, "OPEN_STEPS", OPEN_STEPS)
-    tf.config.run_functions_eagerly(True)
-    yield counts
-    tf.config.run_functions_eagerly(False)
+    return counts
 
 
 def check_same(found, expected):
@@ -74,7 +72,11 @@ def check_same(found, expected):
             np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("name, search, options", CASES, ids=lambda x: str(x)[:40])
+@pytest.mark.parametrize(
+    "name, search, options",
+    tiers.quick(CASES, *(CASES[place] for place in (0, 3, 8, 10))),
+    ids=lambda x: str(x)[:40],
+)
 def test_closing_changes_no_result(closes, monkeypatch, name, search, options):
     model, source = MODELS[name](), exports.source(vocab_size=31)
     options = dict(options, max_length=14)
@@ -144,6 +146,7 @@ def test_memory_grows_with_the_slots_that_are_attended_to(closes):
     assert after[-1] == 0  # no hypothesis runs
 
 
+@pytest.mark.full
 def test_one_file_closes_its_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(decoding, "LEAST_CLOSED", 0)
     monkeypatch.setattr(loop, "OPEN_STEPS", OPEN_STEPS)

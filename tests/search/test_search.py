@@ -480,52 +480,6 @@ def test_search_is_compiled_once_for_all_shapes_and_freed_with_its_model():
     assert model() is None
 
 
-def best(result):
-    """Returns the outputs that every search has."""
-    return {"ids": result.ids, "scores": result.scores}
-
-
-def onnx_session(function, signature):
-    """Returns a session; checks that the function has one `Loop` and no extra input."""
-    tf2onnx = pytest.importorskip("tf2onnx")
-    onnxruntime = pytest.importorskip("onnxruntime")
-    model, _ = tf2onnx.convert.from_function(
-        tf.function(function, autograph=False), input_signature=signature, opset=17
-    )
-    assert [item.name for item in model.graph.input] == [spec.name for spec in signature]
-    assert sum(node.op_type == "Loop" for node in model.graph.node) == 1
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(model.SerializeToString(), options)
-
-
-IDS = tf.TensorSpec([None, None], tf.int32)
-SPECS = {"source_ids": IDS, "max_length": tf.TensorSpec([None], tf.int32), "target_prefix": IDS}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("number", [*range(5), "limits"])
-def test_onnx_equals_the_search(number):
-    search, model, names = BeamSearch(5, 1.0, min_length=2), FakeModel(13, end_bias=1.0), [*SPECS]
-    if number != "limits":
-        search, model = SEARCHES[number], shared_model(causal=number % 2 == 1)
-        names = ["source_ids"]
-    signature = [tf.TensorSpec(SPECS[name].shape, tf.int32, name) for name in names]
-
-    def run(source_ids, *rest):
-        return search(model, source_ids, **dict(zip(names[1:], rest, strict=True)))
-
-    session = onnx_session(lambda *arrays: best(run(*arrays)), signature)
-    for batch, length in [(3, 5), (1, 3), (5, 7), (11, 2), (0, 3)]:
-        limits = np.resize(np.array([5, 0, 11], "int32"), batch)
-        prefix = np.resize(np.array([[5, 6, 7], [0, 0, 0], [8, 0, 0]], "int32"), (batch, 3))
-        arrays = [sentences(batch, length, 13, seed=batch), limits, prefix][: len(names)]
-        ids, scores = session.run(["ids", "scores"], dict(zip(names, arrays, strict=True)))
-        expected = run(*arrays)
-        np.testing.assert_array_equal(ids, expected.ids)
-        np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
-
-
 # Real models
 
 
@@ -603,18 +557,17 @@ def test_the_beam_width_of_a_call_equals_a_search_of_this_width(made, width, alp
     assert not found.ids[:, width:].numpy().any() and np.isneginf(found.scores[:, width:]).all()
 
 
+GREEDY = kt.GreedySearch()
+AT_LEAST_4 = (kt.GreedySearch(min_length=4), kt.BeamSearch(2, min_length=4))
+
+
 @pytest.mark.parametrize(
-    "search",
+    "search, form",
     [
-        kt.GreedySearch(),
-        kt.GreedySearch(min_length=4),
-        kt.BeamSearch(2),
-        kt.Sampling(),
-        kt.BeamSearch(2, min_length=4),
+        *((search, int) for search in (*AT_LEAST_4, kt.BeamSearch(2), kt.Sampling())),
+        *((GREEDY, form) for form in (int, np.int64, np.array, tf.constant, "rows", "one row")),
     ],
-    ids=repr,
 )
-@pytest.mark.parametrize("form", [int, np.int64, np.array, tf.constant, "rows", "one row"])
 def test_a_call_with_a_limit_below_its_least_length_is_refused(search, form):
     rows = {"rows": lambda x: np.array([9, 9, x] + [9] * 9), "one row": lambda x: [x]}
     make = rows.get(form, form)

@@ -87,7 +87,7 @@ DRAWN = kt.Sampling(temperature=2.0, top_k=3, seed=7, num_samples=2)
     "options, size, filled, search, prefix",
     [
         (OWN, TARGET_V, {"multiple": 4}, kt.BeamSearch(3), None),
-        ({}, V, {}, DRAWN, None),
+        full({}, V, {}, DRAWN, None),
         full({}, V, {"multiple": 4}, kt.GreedySearch(), None),
         full({"recurrent_decoder": True}, V, {"multiple": 4}, kt.BeamSearch(2), None),
         full({}, V, {}, kt.BeamSearch(3), PREFIXES[0]),
@@ -189,6 +189,7 @@ def test_lines_are_translated_with_the_tokenizers_of_the_model(sizes):
     assert found == expected
 
 
+@pytest.mark.full
 def test_terms_become_candidates_of_their_sentence():
     model, shortlist = random_model(), random_shortlist()
     search = kt.BeamSearch(6, constraints=[kt.Terms()])

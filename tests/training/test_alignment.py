@@ -112,7 +112,7 @@ def test_models_without_a_source_are_refused():
         kt.with_alignments(exports.tiny("generate"))
 
 
-@pytest.mark.full
+@pytest.mark.nightly  # a training
 def test_trained_alignments_are_right_on_words_of_numbers(tokenizer, tmp_path):
     keras.utils.set_random_seed(3)
     sources, targets, links = number_pairs(1000, 0)

@@ -6,6 +6,7 @@ Shapes: B = 4, T = 3, V = 5 classes.
 import keras
 import numpy as np
 import pytest
+from helpers import tiers
 
 import keras_transformer as kt
 
@@ -78,7 +79,9 @@ def causal():
     return model
 
 
-@pytest.mark.parametrize("route", REFUSED)
+@pytest.mark.parametrize(
+    "route", tiers.quick(REFUSED, "arrays", "dataset", "our model, arrays", "our batches")
+)
 def test_class_weight_of_positions_is_refused(route):
     with pytest.raises(ValueError, match="class_weight was passed.*Pass sample_weight"):
         REFUSED[route](WEIGHTS)

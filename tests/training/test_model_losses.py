@@ -134,6 +134,7 @@ def test_models_that_ignore_the_added_loss_are_refused(losses):
         prepared.fit(ids, ids, verbose=0)
 
 
+@pytest.mark.full
 def test_a_student_learns_from_its_teacher(tmp_path):
     ids = exports.source(rows=6)
     teacher, student = (exports.tiny("generate", num_layers=n) for n in (2, 1))

@@ -31,6 +31,9 @@ from helpers.resuming import (
 
 import keras_transformer as kt
 
+# Graphs read data sets, also in tests that run eagerly.
+pytestmark = pytest.mark.filterwarnings("ignore:Even though the `tf.config")
+
 
 def early_stopping(patience, **arguments):
     """Returns a callback that waits for a higher loss. The loss falls, so epoch 1 is the best."""
@@ -170,6 +173,7 @@ def test_best_weights_and_counts_of_callbacks_are_resumed(tmp_path):
     assert history.epoch == [3, 4] and stop.wait == 4
 
 
+@pytest.mark.usefixtures("eager")
 def test_the_smallest_change_of_a_callback_keeps_its_sign(tmp_path):
     def stop():  # the loss falls by less than `min_delta`
         return keras.callbacks.EarlyStopping("loss", patience=1, min_delta=1e3)
@@ -179,6 +183,7 @@ def test_the_smallest_change_of_a_callback_keeps_its_sign(tmp_path):
     assert fit(make_model(), tmp_path, second, epochs=9, stateful=[second]).epoch == [1]
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_resumed_run_prints_where_it_continues(tmp_path, capsys):
     fit_until(1, 3, make_model(), tmp_path, every=2)
     assert capsys.readouterr().out == ""
@@ -200,6 +205,7 @@ def test_a_finished_run_prints_so_and_continues_with_more_epochs(tmp_path, capsy
     assert plain.epoch == [0]  # a later `fit` without the callback begins at 0
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_run_that_stopped_early_continues_with_more_epochs(tmp_path, capsys):
     for patience, epochs, expected in (
         (1, 5, [0, 1]),
@@ -225,6 +231,7 @@ def test_stop_after_the_last_batch_ends_the_run(tmp_path, capsys):
     ("patience", "stateful"),
     tiers.quick(itertools.product([1, 9], [True, False]), (1, True), (9, False)),
 )
+@pytest.mark.usefixtures("eager")
 def test_a_finished_run_restores_the_best_weights(tmp_path, patience, stateful):
     def start(model):
         stop = early_stopping(patience, restore_best_weights=True)
@@ -246,6 +253,7 @@ def test_a_finished_run_restores_the_best_weights(tmp_path, patience, stateful):
         pytest.param(False, id="other data", marks=pytest.mark.full),
     ],
 )
+@pytest.mark.usefixtures("eager")
 def test_fit_after_a_resumed_fit_that_crashed_starts_afresh(tmp_path, ours):
     data = pairs()
     assert data.batches.batches_per_epoch >= 5
@@ -258,6 +266,7 @@ def test_fit_after_a_resumed_fit_that_crashed_starts_afresh(tmp_path, ours):
     assert updates(model) - before == 3 * 2
 
 
+@pytest.mark.usefixtures("eager")
 def test_fit_after_a_resumed_fit_that_crashed_at_its_start_runs_all_epochs(tmp_path):
     model = make_model()
     fit(model, tmp_path, epochs=2)
@@ -331,6 +340,7 @@ def test_ignored_interrupt_stays_ignored(tmp_path):
 # Refused changes
 
 
+@pytest.mark.usefixtures("eager")
 def test_run_with_other_settings_is_refused(tmp_path):
     fit(make_model(), tmp_path, epochs=1)
     for changed, message in (
@@ -357,6 +367,7 @@ def test_run_with_other_settings_is_refused(tmp_path):
         pytest.param({"bucket_boundaries": [3, 6]}, "content was", marks=pytest.mark.full),
     ],
 )
+@pytest.mark.usefixtures("eager")
 def test_other_data_is_refused_within_an_epoch(tmp_path, changed, message):
     options = {"every": 1, "epochs": 2}
     fit_until(0, 2, make_translator(), tmp_path, data=pairs(), **options)
@@ -377,6 +388,7 @@ def test_other_number_of_batches_is_refused_within_an_epoch(tmp_path):
     assert fit(make_model(), tmp_path, data=dataset().take(3), **options).epoch == [2]
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_resumed_run_uses_the_new_settings_of_a_callback(tmp_path):
     for patience, epochs, expected in ((1, 1, [0]), (2, 9, [1, 2])):
         stop = early_stopping(patience)
@@ -415,6 +427,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 # The learning rate
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_changed_learning_rate_is_used_and_printed(tmp_path, capsys):
     fit(make_model(), tmp_path, epochs=1)
     model = make_model(rate=0.025)

@@ -12,6 +12,10 @@ from keras_transformer.export import export_ctranslate2, export_onnx, export_sav
 from keras_transformer.importers import marian
 from keras_transformer.text.vocabularies import with_tokenizers
 
+pytestmark = [
+    pytest.mark.usefixtures("eager"),
+    pytest.mark.filterwarnings("ignore:Even though the `tf.config"),  # graphs read data sets
+]
 SOURCES, TARGETS = ["a b", "c"], ["d", "e f"]
 SIZES = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_ff": 16}
 OTHER = "was trained with another tokenizer of the {}: its pieces have the digest"

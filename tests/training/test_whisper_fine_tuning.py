@@ -5,7 +5,7 @@ import io
 import keras
 import numpy as np
 import pytest
-from helpers import whisper_folder
+from helpers import tiers, whisper_folder
 from helpers.checks import numpy64
 
 import keras_transformer as kt
@@ -130,7 +130,7 @@ KINDS = {"all": lambda model: None, "frozen": freeze, "lora": lambda model: mode
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", tiers.quick(KINDS, nightly=["all"]))
 def test_fit_changes_trainable_weights_and_the_export_equals_keras(kind, folder, sounds, tmp_path):
     model, tokenizer = whisper.load(folder)
     KINDS[kind](model)

@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from helpers import exports
+from helpers import exports, tiers
 from onnx import TensorProto
 
 import keras_transformer as kt
@@ -119,7 +119,7 @@ def graphs(name):
     return [onnx.load(folder / file).graph for file in ("first.onnx", "step.onnx")]
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", tiers.quick(SEARCHES, "greedy"))
 def test_every_node_has_a_kernel_and_a_step_copies_nothing(name):
     first, step = graphs(name)
     assert missing_kernels(first) == missing_kernels(step) == []

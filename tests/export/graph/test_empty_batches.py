@@ -5,6 +5,7 @@ import numpy as np
 import onnx
 import pytest
 from helpers.exports import VOCAB, check, counts, fused, operators, session, tiny
+from helpers.tiers import nightly
 from keras import layers, ops
 
 import keras_transformer as kt
@@ -115,10 +116,10 @@ SHORT = kt.Shortlist(np.full((VOCAB, 1), 7), np.arange(VOCAB) < 5)
 @pytest.mark.parametrize(
     "search, options",
     [
-        pytest.param(Sampling(), {"layout": "steps"}, marks=pytest.mark.full),
-        pytest.param(GreedySearch(), {}, marks=pytest.mark.full),
+        nightly(Sampling(), {"layout": "steps"}),
+        nightly(GreedySearch(), {}),
         (BeamSearch(2, constraints=[kt.RepetitionPenalty()]), {"layout": "steps"}),
-        pytest.param(BeamSearch(2), {"shortlist": SHORT}, marks=pytest.mark.full),
+        (BeamSearch(2), {"shortlist": SHORT}),
     ],
 )
 def test_searches_serve_empty_batches_and_empty_sources(tmp_path, search, options):

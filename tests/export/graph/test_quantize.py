@@ -357,7 +357,10 @@ def proof(search):
     tiers.quick(
         itertools.product([*INTEGERS, "float16"], [None, BEAM]),
         ("int8", BEAM),
-        ("float16", None),
+        nightly=[
+            *itertools.product(INTEGERS[1:], [None, BEAM]),
+            *(("int8", None), ("float16", BEAM)),
+        ],
     ),
 )
 def test_proof_tells_rounding_from_damage(precision, search):

@@ -27,6 +27,7 @@ def exported(tmp_path_factory):
     return model, search, folder
 
 
+@pytest.mark.full
 def test_the_runtime_returns_the_hypotheses_of_keras(exported):
     model, search, folder = exported
     translator = Translator(folder, threads=1)

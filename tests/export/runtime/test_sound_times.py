@@ -1,11 +1,12 @@
 """The times of a file: gaps and late starts are silence, and false time stamps are not believed."""
 
+import itertools
 import logging
 import tracemalloc
 
 import numpy as np
 import pytest
-from helpers import recordings
+from helpers import recordings, tiers
 
 from keras_transformer.sound.features import FeatureReader
 from keras_transformer.sound.samples import SAMPLE_RATE, read_blocks
@@ -30,20 +31,20 @@ def loud(samples):
     return (edges.reshape(-1, 2) / 100).tolist()
 
 
-@pytest.mark.parametrize("kind", CLOCKED)
-@pytest.mark.parametrize(
-    "starts",
-    [
-        (0, 4),  # a gap of 3 seconds
-        (0, 1.5),
-        (0, 2, 4, 6),
-        (0, 1.1),
-        (0, 33),  # longer than a block
-        (0, 301),
-        (0, 1, 2, 3.5),
-        (0, 1.04, 2.08, 3.12),
-    ],
-)
+STARTS = [
+    (0, 4),  # a gap of 3 seconds
+    (0, 1.5),
+    (0, 2, 4, 6),
+    (0, 1.1),
+    (0, 33),  # longer than a block
+    (0, 301),
+    (0, 1, 2, 3.5),
+    (0, 1.04, 2.08, 3.12),
+]
+QUICK = [(kind, STARTS[0]) for kind in CLOCKED] + [("webm", starts) for starts in STARTS]
+
+
+@pytest.mark.parametrize("kind, starts", tiers.quick(itertools.product(CLOCKED, STARTS), *QUICK))
 def test_gaps_are_silent_and_later_sounds_keep_their_times(kind, starts):
     data = recordings.written(kind, [(start, part(i, i + 1)) for i, start in enumerate(starts)])
     samples = read(data)

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from helpers import faulty_engine
+from helpers import faulty_engine, tiers
 
 from keras_transformer.export.ray_cluster import running_ray
 from keras_transformer.export.serving import engine, pools, ray_pool
@@ -27,7 +27,7 @@ def ray():
             yield module
 
 
-@pytest.fixture(params=["local", pytest.param("ray", marks=(pytest.mark.slow, pytest.mark.full))])
+@pytest.fixture(params=["local", tiers.full("ray")])
 def using(request, monkeypatch, tmp_path):
     """A function that runs an async function with a pool of four workers and its queue."""
     for module in (pools, ray_pool):
@@ -69,8 +69,7 @@ def test_a_closed_pool_leaves_no_thread(monkeypatch, tmp_path):
 
 def on_ray(test):
     """Marks a test that needs replicas."""
-    test = pytest.mark.parametrize("using", ["ray"], indirect=True)(test)
-    return pytest.mark.slow(pytest.mark.full(test))
+    return pytest.mark.parametrize("using", [tiers.full("ray")], indirect=True)(test)
 
 
 async def until(holds):
@@ -118,6 +117,7 @@ def test_a_request_that_the_model_refuses_fails_alone(using):
     assert [request.results for request in (first, *others)] == [["a 1"], ["b 1"], ["c 1"] * 9]
 
 
+@pytest.mark.parametrize("using", ["local", tiers.nightly("ray")], indirect=True)
 def test_a_hanging_batch_occupies_only_its_worker(using):
     async def use(pool, queue):
         hanging = [asyncio.create_task(pool.run_batch(["hang"])) for _ in range(pool.workers - 1)]
@@ -164,7 +164,7 @@ def test_a_replica_that_hangs_is_replaced(using):
 
 
 @on_ray
-@pytest.mark.parametrize("line", ["break", "lock"])
+@pytest.mark.parametrize("line", ["break", tiers.nightly("lock")])
 def test_other_errors_of_a_replica_are_logged(using, caplog, line):
     async def use(pool, queue):
         with pytest.raises(Refusal, match="its log says why"):
@@ -203,6 +203,7 @@ def test_a_request_that_kills_replicas_fails_and_others_are_answered(using):
     assert isinstance(poisoned, WorkerLost)
 
 
+@pytest.mark.nightly
 @on_ray
 def test_a_replica_that_is_stopped_counts_as_lost(using, monkeypatch):
     monkeypatch.setattr(ray_pool, "LOST_AFTER_SECONDS", 3.0)
