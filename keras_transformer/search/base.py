@@ -34,9 +34,6 @@ from keras_transformer.search.scores import Forbidden
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 from keras_transformer.types import Array, Tensor
 
-# Options of a call that no step reads.
-BEFORE_THE_STEPS = ("max_length", "target_prefix", "seed", "word_times")
-
 
 class SearchResult(NamedTuple):
     """The result of a search, best hypothesis first.
@@ -266,7 +263,7 @@ class Search(loop.StepSearch):
         options = {
             name: inputs[name]
             for name in self.options
-            if name in inputs and name not in BEFORE_THE_STEPS
+            if name in inputs and not CALL_OPTIONS[name].once
         }
         if "min_length" in options:
             options["min_length"] = for_each_sentence(options["min_length"], batch_size)[:, None]
