@@ -337,7 +337,8 @@ class CachedDecoding:
         """
         heads = self.aligned_heads(alignments)
         attention_bias = None
-        if self.recurrent:
+        states = isinstance(cache.by_hypothesis, States)
+        if states:
             pasts, add = cache.by_hypothesis.blocks, append
         else:
             slots, past_bias, closed = cache
@@ -360,7 +361,7 @@ class CachedDecoding:
             after.append(past)
             weights += scores  # (B, H, W, S) of each layer in `heads`
         vectors = decoder.norm(x)
-        if self.recurrent:
+        if states:
             cache = Cache(by_hypothesis=States(after))
         else:
             cache = Cache(slots._replace(blocks=after), past_bias, closed)
