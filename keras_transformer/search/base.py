@@ -18,7 +18,6 @@ from keras_transformer.search import loop
 from keras_transformer.search.constraints import Constraint, check_constraints, start_constraints
 from keras_transformer.search.inputs import (
     batch_size_of,
-    check_flag,
     check_ids,
     checked_alignments,
     for_each_sentence,
@@ -93,8 +92,8 @@ class Search(loop.StepSearch):
             value = getattr(self, item.name)
             if item.name in CALL_OPTIONS and value is not None:
                 check_option(item.name, value)
-            elif item.type is bool:
-                check_flag(value, item.name)
+            elif item.type is bool and not isinstance(value, bool):
+                raise TypeError(f"{item.name} must be True or False, got {value!r}.")
         object.__setattr__(self, "constraints", tuple(self.constraints))
         if self.constraints:
             check_constraints(self.constraints, self)
