@@ -30,9 +30,10 @@ def write_folder(source, place, size):
     import numpy as np
 
     from keras_transformer.importers import ctranslate2_layout as layout
+    from keras_transformer.importers.ctranslate2 import REVISIONS
 
     layers, width, heads = SIZES[size]
-    tensors = layout.read_specification(source).tensors
+    tensors = layout.read_specification(source, REVISIONS).tensors
     own = tensors["encoder/layer_norm/gamma"].shape[0]
     vocabulary = len(layout.read_vocabulary(source, "vocabulary"))
     spec = ctranslate2.specs.WhisperSpec(layers, heads, layers, heads)

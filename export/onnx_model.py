@@ -262,8 +262,8 @@ def convert(source: GraphSource, progress: Progress) -> ir.Model:
     with progress("tracing", UNTRACEABLE):
         traced = conversion.trace(source.function, variables, source.specs)
     with progress("converting to ONNX"):
-        recurrent = conversion.recurrent_variables(source.model)
-        model, weights = conversion.convert(traced, variables, OPSET, recurrent)
+        constants = conversion.constant_variables(source.model)
+        model, weights = conversion.convert(traced, variables, OPSET, constants)
         model.ir_version = IR_VERSION
         conversion.fill_weights(model, weights)
         _arrange(model.graph, source)

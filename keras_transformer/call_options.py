@@ -23,6 +23,7 @@ class CallOption(NamedTuple):
             2: ids of each sentence, padded with 0 on the right. 3: words of each sentence.
         meaning: str, the help of a command. If it is empty, commands do not offer the option.
         lowest, highest: the range of its numbers.
+        once: whether a search reads it before the first step only.
     """
 
     dtype: str
@@ -30,13 +31,14 @@ class CallOption(NamedTuple):
     meaning: str
     lowest: float
     highest: float = math.inf
+    once: bool = False
 
 
 _MOST = 2**31 - 1
 CALL_OPTIONS: Mapping[str, CallOption] = {
-    "max_length": CallOption("int32", 1, "most tokens of an output", 1, _MOST),
+    "max_length": CallOption("int32", 1, "most tokens of an output", 1, _MOST, once=True),
     "min_length": CallOption("int32", 1, "fewest tokens of an output", 0, _MOST),
-    "target_prefix": CallOption("int32", 2, "the first words of each output", 0, _MOST),
+    "target_prefix": CallOption("int32", 2, "the first words of each output", 0, _MOST, True),
     "beam_width": CallOption(
         "int32", 0, "hypotheses of a beam search, at most the exported number", 1, _MOST
     ),
@@ -48,8 +50,8 @@ CALL_OPTIONS: Mapping[str, CallOption] = {
     "top_p": CallOption(
         "float32", 0, "of sampling: only the most likely tokens, with this share", _ABOVE_0, 1
     ),
-    "word_times": CallOption("int32", 0, "", 0, 1),
-    "seed": CallOption("int32", 0, "", 0, MOST_SEED),
+    "word_times": CallOption("int32", 0, "", 0, 1, once=True),
+    "seed": CallOption("int32", 0, "", 0, MOST_SEED, once=True),
 }
 
 # The same for the arguments of this package's constraints.

@@ -30,7 +30,6 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.attention import FORBIDDEN, append
-from keras_transformer.layers.positions import PositionEncoding
 from keras_transformer.special_ids import BEGIN_ID
 from keras_transformer.types import Tensor
 
@@ -275,7 +274,7 @@ class CachedDecoding:
         step_bias = ops.broadcast_to(others, (batch_size, beam_width, beam_width))
         past_bias = ops.zeros((batch_size, beam_width, 0), "float32")
         attention = blocks[0].self_attention
-        has_bias = type(attention.positions or PositionEncoding()).bias is not PositionEncoding.bias
+        has_bias = attention.positions is not None and attention.positions.has_bias
         is_small = beam_width * attention.num_heads * attention.key_dim < LEAST_CLOSED
         closed = () if is_small or has_bias else empty
         return Cache(DecoderSlots(empty, step_bias), past_bias, closed)
@@ -335,9 +334,10 @@ class CachedDecoding:
         If `position` is `None`, the W tokens stand at 0 to W - 1. With `each_head`, the third
         result has the weights of each aligned head, (B, A, W, S), instead of their mean.
         """
-        heads = self.aligned_heads(alignments)
+        heads = self.aligned_heads(alignments) if alignments else {}
         attention_bias = None
-        if self.recurrent:
+        states = isinstance(cache.by_hypothesis, States)
+        if states:
             pasts, add = cache.by_hypothesis.blocks, append
         else:
             slots, past_bias, closed = cache
@@ -360,7 +360,7 @@ class CachedDecoding:
             after.append(past)
             weights += scores  # (B, H, W, S) of each layer in `heads`
         vectors = decoder.norm(x)
-        if self.recurrent:
+        if states:
             cache = Cache(by_hypothesis=States(after))
         else:
             cache = Cache(slots._replace(blocks=after), past_bias, closed)

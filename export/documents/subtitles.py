@@ -9,7 +9,7 @@ import itertools
 import re
 
 from keras_transformer.export.documents.translation import DocumentTranslator
-from keras_transformer.text.scripts import is_wide
+from keras_transformer.text.words import is_wide
 
 # A line of times, and the number before it.
 _CUE = re.compile(r"^(?:\d+[ \t]*\n)?[ \t]*\d[\d:.,]*[ \t]*-->.*", re.MULTILINE)

@@ -25,8 +25,7 @@ from keras_transformer.export.documents.units import (
     words,
 )
 from keras_transformer.text.glossary import Glossary
-from keras_transformer.text.scripts import has_no_spaces, is_wide
-from keras_transformer.text.words import piece_spans
+from keras_transformer.text.words import has_no_spaces, is_wide, piece_spans
 
 logger = logging.getLogger(__name__)
 

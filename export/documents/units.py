@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from keras_transformer.export.documents.code_kinds import UNNUMBERED
 from keras_transformer.export.documents.guard import Piece, pieces, placeholders
-from keras_transformer.text.scripts import has_no_spaces
+from keras_transformer.text.words import has_no_spaces
 
 Span: TypeAlias = tuple[int, int]
 # Text that stays, and units inside of it.

@@ -167,10 +167,10 @@ def check_layers(model: keras.Model) -> None:
             )
 
 
-def recurrent_variables(model: keras.Model) -> list[keras.Variable]:
-    """Returns the variables of recurrent layers, such as `keras.layers.LSTM`."""
-    recurrent = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)]
-    return [variable for layer in recurrent for variable in layer.variables]
+def constant_variables(model: keras.Model) -> list[keras.Variable]:
+    """Returns the `constants` of `convert`: variables of layers such as `keras.layers.LSTM`."""
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)]
+    return [variable for layer in layers for variable in layer.variables]
 
 
 def convert(

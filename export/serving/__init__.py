@@ -10,7 +10,7 @@ Contents, from the bottom up:
 - `pools`: the workers that compute batches, threads of this process; `ray_pool`: replicas on Ray;
 - `models`: counts requests and gives them deadlines; `metrics`: Prometheus; `request_log`: the log;
 - `bodies`: reads HTTP requests; `fields`: checks their fields by tables; `request_options` and
-  `glossaries`: check options; `events`: writes server-sent events;
+  `glossaries`: check options;
 - `endpoints`: the path of a request, from its body to its answer;
 - `protocols`: a table of fields and two functions for each protocol;
 - `app` and `connections`: HTTP; `front_end`: the server; `service`: all of it, until a signal;

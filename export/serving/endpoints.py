@@ -3,25 +3,27 @@
 A protocol has a function that reads a request into a `Call`, and a function that writes the answer
 from its results. `endpoint` makes a route of both: it counts the request, reads its body, calls
 both functions on threads if the work is large, applies the deadline, and cancels the work if the
-client leaves.
+client leaves. `EventStream` sends a response in parts, each as soon as it is computed.
 """
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, NamedTuple
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from keras_transformer.export.serving.bodies import read_body, request_seconds, unless_gone
-from keras_transformer.export.serving.events import EventStream
 from keras_transformer.export.serving.limits import RESULT_BYTES, on_thread_if_large
 from keras_transformer.export.serving.models import Model, Models
 from keras_transformer.export.serving.refusals import Refusal, error_body
 from keras_transformer.export.serving.request_log import Record
+
+END = "[DONE]"  # the last event of OpenAI's protocol
 
 
 class Call(NamedTuple):
@@ -54,6 +56,30 @@ Read = Callable[[Models, Request, bytes], Call]
 Write = Callable[[Call, Sequence[Any], int], Response]
 # Yields the events of a stream, from its first part and the others.
 Events = Callable[[Call, Any, AsyncGenerator[Any]], AsyncGenerator[dict[str, Any]]]
+
+
+class EventStream(StreamingResponse):
+    """A response of server-sent events. The endpoint sends it while it watches the client.
+
+    Args:
+        events: async generator of objects that become JSON. It is closed if the client leaves.
+    """
+
+    def __init__(self, events: AsyncGenerator[Any]) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(_lines(events), 200, headers, "text/event-stream")
+        self._events = events
+
+    async def stream_response(self, send: Send) -> None:
+        """Sends the events."""
+        async with contextlib.aclosing(self._events):
+            await super().stream_response(send)
+
+
+async def _lines(events: AsyncGenerator[Any]) -> AsyncGenerator[str]:
+    async for event in events:
+        yield f"data: {json.dumps(event)}\n\n"  # JSON writes no line ends
+    yield f"data: {END}\n\n"
 
 
 def page(models: Models, path: str, write: Callable[[Models, Request], Any]) -> Route:

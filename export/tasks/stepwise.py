@@ -168,7 +168,7 @@ class StepwiseSearch:
         # The oldest column is dropped, so the last column is always the newest token.
         records = {name: record[:, :, 1:] for name, record in hypotheses.records.items()}
         hypotheses = hypotheses._replace(**records)
-        if not self.model.recurrent:
+        if cache.by_sentence:
             cache = cache._replace(by_sentence=cache.by_sentence.next_step())
         after = self._split(memory, loop_inputs, position, hypotheses, cache)
         changed = _tensors({name: after[name] for name in CHANGING if name in after})
@@ -192,9 +192,9 @@ class StepwiseSearch:
         """Returns an empty cache with slots for `length` steps."""
         width = self.search.width
         cache = self.model.initial_cache(batch_size, width)
-        if self.model.recurrent:
-            return cache
         slots = cache.by_sentence
+        if not slots:
+            return cache  # `States` have a fixed size
         blocks = [
             tuple(
                 tf.zeros([batch_size, past.shape[1], length * width, past.shape[3]], past.dtype)
@@ -229,9 +229,9 @@ class StepwiseSearch:
         if loop_inputs.given:
             parts[signature.START_LENGTH] = loop_inputs.given.prompt_length
             parts["tokens"] = loop_inputs.given.tokens
-        if self.model.recurrent:
-            return {**parts, "states": cache.by_hypothesis.blocks}
         slots, past_bias, _ = cache
+        if not slots:
+            return {**parts, "states": cache.by_hypothesis.blocks}
         return {
             **parts,
             **slots._replace(blocks=_cast(slots.blocks, self.dtype))._asdict(),
@@ -246,7 +246,7 @@ class StepwiseSearch:
         def build(kind: Any) -> Any:
             return kind(*[parts[name] for name in kind._fields])
 
-        if self.model.recurrent:
+        if "states" in parts:
             cache = Cache(by_hypothesis=States(parts["states"]))
         else:
             cache = Cache(build(FixedSlots), parts["past_bias"])

@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_transformer.data.examples import Examples
 from keras_transformer.data.plan import BatchOptions, BatchPlan
-from keras_transformer.types import AnyTokenizer, Array
+from keras_transformer.types import AnyTokenizer
 
 # The result of functions that make batches: a `tf.data.Dataset` on TensorFlow, a `Batches` on other
 # backends. Both have the attribute `batches`, a `Batches`.
@@ -215,7 +215,10 @@ class Batches(keras.utils.PyDataset):
 
         inputs, labels = self._example()
         signature = (
-            tf.nest.map_structure(_spec, inputs),
+            # Batch size and length are free, other axes fixed.
+            tf.nest.map_structure(
+                lambda x: tf.TensorSpec([None, None, *x.shape[2:]][: x.ndim], x.dtype), inputs
+            ),
             # All axes are free: a token may have one label for each source token.
             tf.nest.map_structure(lambda x: tf.TensorSpec([None] * x.ndim, x.dtype), labels),
         )
@@ -263,11 +266,3 @@ class Batches(keras.utils.PyDataset):
 
     def __getitem__(self, index: int) -> Any:
         return next(self._pass)
-
-
-def _spec(array: Array) -> Any:
-    """Returns a spec with free batch size and length, and fixed other axes."""
-    import tensorflow as tf
-
-    shape = [None, None, *array.shape[2:]][: array.ndim]
-    return tf.TensorSpec(shape, array.dtype)

@@ -15,7 +15,9 @@ through the export of an import.
 
 Importers need NumPy, Keras and this package, and `safetensors` to read a file. They need the
 origin's library only for KerasHub and for PyTorch's own files. A new origin is one file with a
-table, such as `gpt2`, and its name below; the documentation of the weights has an example.
+table, such as `gpt2`, and its name below; the documentation of the weights has an example. A file
+that an export can use, such as a shortlist, is read by the function `load_NAME` of its origin, and
+has a row in `EXTRAS` of `__main__`.
 """
 
 from keras_transformer.importers import (

@@ -34,13 +34,17 @@ MODEL, HEAD = "model.keras", "head.json"
 TOKENIZER, TARGET_TOKENIZER = "tokenizer.model", "target_tokenizer.model"
 ORIGINS = sorted(FILES)
 ARTEFACTS = (ONNX, LITERT)  # the runtime opens them
+# Options whose values the function `load_NAME` of an origin reads from the folder.
+EXTRAS: Options = {
+    "shortlist": (ARTEFACTS, "use bergamot's shortlist, lex.*.bin", {"action": "store_true"})
+}
 # The options of an export. The origin has the tokenizers and the head.
 SEARCH: Options = {
     "beam_width": (WITH_SEARCH, "of the search (1: greedy)", SEARCHES["beam_width"][2]),
     **{name: SEARCH_OPTIONS[name] for name in RECORDS},
 }
 EXPORT: Options = {
-    "shortlist": (ARTEFACTS, "use bergamot's shortlist, lex.*.bin", {"action": "store_true"}),
+    **EXTRAS,
     **{
         name: option
         for name, option in OPTIONS.items()
@@ -79,8 +83,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         if name in arguments and arguments.export not in formats:
             known = [kind for kind in WITH_SEARCH if kind in formats]
             command.error(f"{flag(name)}: only with --export {' or '.join(known)}")
-    if "shortlist" in arguments and arguments.origin != "bergamot":
-        command.error("--shortlist: only bergamot has a shortlist")
+    for name in EXTRAS:
+        having = [origin for origin in ORIGINS if hasattr(importer(origin), f"load_{name}")]
+        if name in arguments and arguments.origin not in having:
+            command.error(f"{flag(name)}: only {' and '.join(having)} has a {name}")
     given = [flag(name) for name in SEARCH if name in arguments]
     if given and hasattr(importer(arguments.origin), "load_task"):
         command.error(f"{', '.join(given)}: {arguments.origin} is an encoder, which no search runs")
@@ -157,10 +163,8 @@ def export(
     from keras_transformer.importers.trial import try_out
 
     options = chosen(arguments, EXPORT)
-    if "shortlist" in options:
-        from keras_transformer.importers import bergamot
-
-        options["shortlist"] = bergamot.load_shortlist(arguments.folder)
+    for name in EXTRAS.keys() & options:
+        options[name] = getattr(importer(arguments.origin), f"load_{name}")(arguments.folder)
     if len(tokenizers) > 1:
         options["target_tokenizer"] = tokenizers[1]
     if head is not None and arguments.export in ARTEFACTS:

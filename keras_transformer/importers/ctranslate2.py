@@ -29,11 +29,12 @@ from keras_transformer.importers.tables import (
 
 __all__ = ["load", "load_model", "read_settings", "row_orders"]
 
-KINDS = {"TransformerSpec": ctranslate2_translator, "WhisperSpec": ctranslate2_whisper}
+KINDS = {kind.SPECIFICATION: kind for kind in (ctranslate2_whisper, ctranslate2_translator)}
+REVISIONS = {name: kind.REVISION for name, kind in KINDS.items()}
 
 
 def _read_files(folder: pathlib.Path) -> tuple[dict[str, Any], Arrays]:
-    specification = layout.read_specification(folder)
+    specification = layout.read_specification(folder, REVISIONS)
     config = checkpoint.read_json(folder / "config.json")
     config |= {"folder": folder, "specification": specification}
     return config, specification.tensors

@@ -3,7 +3,7 @@
 import json
 import math
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_transformer.importers import activations, checkpoint
@@ -11,7 +11,6 @@ from keras_transformer.importers.ctranslate2_binary import Specification, read_m
 from keras_transformer.importers.tables import count_layers, shape_of
 
 MODEL_FILE = "model.bin"
-REVISIONS = {"WhisperSpec": 3, "TransformerSpec": 7}
 # Both kinds of models. Projections that read the same input are joined.
 TENSORS = {
     "@/layer_#/self_attention/linear_0/*": "@_block_#/self_attention/{query,key,value}",
@@ -49,15 +48,15 @@ UNUSED = {
 SIDES = {"encoder": "source", "decoder": "target"}
 
 
-def read_specification(folder: pathlib.Path) -> Specification:
-    """Reads `model.bin`, and checks its kind and settings."""
+def read_specification(folder: pathlib.Path, revisions: Mapping[str, int]) -> Specification:
+    """Reads `model.bin`, and checks its kind, by name and revision, and its settings."""
     checkpoint.check_origin(folder, "ctranslate2")
     path = folder / MODEL_FILE
     specification = read_model(path)
-    if REVISIONS.get(specification.name) != specification.revision:
+    if revisions.get(specification.name) != specification.revision:
         raise ValueError(
             f"{path} holds a {specification.name:.50} of revision {specification.revision}, but "
-            f"only {REVISIONS} are supported. Convert the original model again with a present "
+            f"only {revisions} are supported. Convert the original model again with a present "
             "CTranslate2."
         )
     found = []

@@ -17,6 +17,7 @@ from keras_transformer.importers.tables import Arrays, Special, Table, equal
 from keras_transformer.layers.positions import LearnedPositionEncoding, SinusoidalPositionEncoding
 from keras_transformer.models import Transformer
 
+SPECIFICATION, REVISION = "TransformerSpec", 7
 TENSORS = {
     **layout.TENSORS,
     layout.TABLES[0]: "source_embedding/embeddings",

@@ -15,6 +15,7 @@ from keras_transformer.importers.speech_tokens import (
 from keras_transformer.importers.tables import Arrays, Special, Table, shape_of
 from keras_transformer.types import StrPath
 
+SPECIFICATION, REVISION = "WhisperSpec", 3
 TENSORS = {
     **layout.TENSORS,
     "encoder/conv1/*": "convolution_1",

@@ -66,6 +66,11 @@ class PositionEncoding(BaseLayer):
         """Encodes vectors that all stand at `position`; at 0 to T - 1 if it is `None`."""
         return self(inputs) if position is None else self(inputs, offset=position, length=1)
 
+    @property
+    def has_bias(self) -> bool:
+        """Whether the encoding overrides `bias`."""
+        return type(self).bias is not PositionEncoding.bias
+
     def bias(self, queries: Tensor, keys: Tensor, num_heads: int) -> Tensor | None:
         """Returns a bias of attention scores, float32 (H, T, S) or (1, T, S), or `None`.
 

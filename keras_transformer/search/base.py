@@ -19,7 +19,6 @@ from keras_transformer.search.constraints import Constraint, check_constraints, 
 from keras_transformer.search.inputs import (
     EXTRA_LENGTH,
     batch_size_of,
-    check_flag,
     check_ids,
     checked_alignments,
     for_each_sentence,
@@ -34,9 +33,6 @@ from keras_transformer.search.loop import Hypotheses, LoopInputs
 from keras_transformer.search.scores import Forbidden
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 from keras_transformer.types import Array, Tensor
-
-# Options of a call that no step reads.
-BEFORE_THE_STEPS = ("max_length", "target_prefix", "seed", "word_times")
 
 
 class SearchResult(NamedTuple):
@@ -97,8 +93,8 @@ class Search(loop.StepSearch):
             value = getattr(self, item.name)
             if item.name in CALL_OPTIONS and value is not None:
                 check_option(item.name, value)
-            elif item.type is bool:
-                check_flag(value, item.name)
+            elif item.type is bool and not isinstance(value, bool):
+                raise TypeError(f"{item.name} must be True or False, got {value!r}.")
         object.__setattr__(self, "constraints", tuple(self.constraints))
         if self.constraints:
             check_constraints(self.constraints, self)
@@ -295,7 +291,7 @@ class Search(loop.StepSearch):
         options = {
             name: inputs[name]
             for name in self.options
-            if name in inputs and name not in BEFORE_THE_STEPS
+            if name in inputs and not CALL_OPTIONS[name].once
         }
         if "min_length" in options:
             options["min_length"] = for_each_sentence(options["min_length"], batch_size)[:, None]

@@ -226,20 +226,19 @@ class BeamSearch(Search):
     def _done(
         self, scores: Tensor, running: Tensor, count: Tensor, loop_inputs: LoopInputs
     ) -> Tensor:
-        """Returns whether the search of each sentence has finished, (B, 1)."""
+        """Returns whether the search of each sentence has finished, (B, 1).
+
+        `running` has the totals of the running hypotheses, (B, W), the best one first.
+        """
         last = loop_inputs.options.get("beam_width", self.beam_width) - 1
         worst = tf.gather(scores, [last], axis=1)  # (B, 1)
-        best = self._leader(running, loop_inputs)
+        best = running[:, :1]
         if not self.early_stop:
             # No continuation scores above the sum so far over the greatest length divisor.
             best = self._scores(best, loop_inputs.limit, loop_inputs)
             return worst >= best
         is_best = scores[:, :1] >= self._scores(best, count, loop_inputs)
         return tf.logical_and(worst > -np.inf, is_best)
-
-    def _leader(self, running: Tensor, loop_inputs: LoopInputs) -> Tensor:
-        """Returns the best total of the running hypotheses of each sentence, (B, 1)."""
-        return running[:, :1]
 
     def _scores(self, total: Tensor, count: Tensor, loop_inputs: LoopInputs) -> Tensor:
         """Divides sums of log-probabilities by the length divisor.

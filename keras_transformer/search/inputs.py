@@ -42,12 +42,6 @@ EXTRA_LENGTH = 50
 Source = dict[str, Tensor]
 
 
-def check_flag(value: Any, name: str) -> None:
-    """Raises `TypeError` unless `value` is `True` or `False`."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r}.")
-
-
 def checked_alignments(value: Any) -> Alignments:
     """Returns the option `alignments` of a search, with pairs as tuples.
 
@@ -129,9 +123,7 @@ def read_inputs(
 
 def option_tensor(name: str, value: Any, default: Array) -> Tensor:
     """Converts the value of an option to a tensor with the dtype and rank of its default."""
-    number = as_number(value)
-    if not tf.is_tensor(number) and np.ndim(number) == 0:
-        _check_number(name, number, default)
+    _check_number(name, value, default)
     tensor = tf.convert_to_tensor(value)
     if default.ndim == 1 and tensor.shape.rank == 0:
         tensor = tensor[tf.newaxis]
@@ -152,8 +144,17 @@ def source_specs(model: SearchModel) -> dict[str, tf.TensorSpec]:
     return {name: tf.TensorSpec(x.shape, x.dtype, name) for name, x in inputs.items()}
 
 
-def _check_number(name: str, number: Any, default: Array) -> None:
-    """Raises `TypeError` or `ValueError` unless a number of a call fits the option."""
+def _check_number(name: str, value: Any, default: Array) -> None:
+    """Raises `TypeError` or `ValueError` for a number that does not fit the option.
+
+    Numbers are Python's, and arrays and eager tensors without axes. Other values pass.
+    """
+    number = value
+    if getattr(value, "shape", None) == ():
+        number = value.numpy() if hasattr(value, "numpy") else value
+        number = number.item() if hasattr(number, "item") else number
+    if tf.is_tensor(number) or np.ndim(number) > 0:
+        return
     least, most = AT_MOST_DEFAULT.get(name), default.max(initial=0)
     if least is not None and most and isinstance(number, Integral) and not least <= number <= most:
         raise ValueError(
@@ -313,14 +314,6 @@ def _projected(memory: Any) -> ProjectedMemory | None:
     while not isinstance(memory, ProjectedMemory) and hasattr(memory, "memory"):
         memory = memory.memory
     return memory if isinstance(memory, ProjectedMemory) else None
-
-
-def as_number(value: Any) -> Any:
-    """Returns an array or eager tensor without axes as a number, other values unchanged."""
-    if getattr(value, "shape", None) != ():
-        return value
-    value = value.numpy() if hasattr(value, "numpy") else value
-    return value.item() if hasattr(value, "item") else value
 
 
 def for_each_sentence(tensor: Tensor, batch_size: Tensor) -> Tensor:

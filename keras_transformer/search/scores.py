@@ -104,7 +104,7 @@ class Scores:
 
     def log_softmax(self) -> "Scores":
         """Computes the log-probabilities of logits."""
-        return self.with_values(tf.nn.log_softmax(self.values))
+        return dataclasses.replace(self, values=tf.nn.log_softmax(self.values))
 
     def at(self, ids: Tensor) -> Tensor:
         """Returns the values (B, W, N) of ids: int (B, W, N), or (B, 1, N) for all hypotheses."""

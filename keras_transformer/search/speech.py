@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from keras_transformer.call_options import check_number
 from keras_transformer.decoding import Cache, SearchModel
-from keras_transformer.layers.positions import PositionEncoding
 from keras_transformer.search import loop
 from keras_transformer.search.beam import BeamSearch
 from keras_transformer.search.inputs import START_IDS, batch_size_of, checked_alignments
@@ -193,7 +192,7 @@ class SpeechSearch(BeamSearch):
         kept = tf.clip_by_value(tf.reduce_min(kept), 0, tf.shape(start)[1] - 1)
         # Constraints with a state must see each token. A bias of W hypotheses needs W keys at each
         # position of the cache.
-        has_bias = type(model.decoder_stack.positions).bias is not PositionEncoding.bias
+        has_bias = model.decoder_stack.positions.has_bias
         if tf.nest.flatten(hypotheses.constraint_states) or (has_bias and self.width > 1):
             kept = tf.zeros_like(kept)
         hypotheses = self._after(tokens, kept, hypotheses)

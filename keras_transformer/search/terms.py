@@ -78,14 +78,16 @@ class TermSearch(BeamSearch):
         running = tf.gather(tf.where(ends, -np.inf, new.total), index, batch_dims=1)
         return place, running, index
 
-    def _leader(self, running: Tensor, loop_inputs: LoopInputs) -> Tensor:
-        """Returns the best total, (B, 1). With `early_stop`, sentences with terms have none."""
+    def _done(
+        self, scores: Tensor, running: Tensor, count: Tensor, loop_inputs: LoopInputs
+    ) -> Tensor:
+        """Returns whether each search has finished, (B, 1): with `early_stop` and terms, all W."""
         best = tf.reduce_max(running, axis=1, keepdims=True)  # banks are not in order of scores
-        if not self.early_stop:
-            return best
-        terms = loop_inputs.known[self._place]
-        has_terms = tf.reduce_any(terms != PAD_ID, axis=[1, 2])[:, tf.newaxis]
-        return tf.where(has_terms, -np.inf, best)
+        if self.early_stop:
+            terms = loop_inputs.known[self._place]
+            has_terms = tf.reduce_any(terms != PAD_ID, axis=[1, 2])[:, tf.newaxis]
+            best = tf.where(has_terms, -np.inf, best)
+        return super()._done(scores, best, count, loop_inputs)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 from keras_transformer.special_ids import UNKNOWN_ID
 from keras_transformer.text.corpora import read_lines
-from keras_transformer.text.scripts import NO_SPACES, has_no_spaces
+from keras_transformer.text.words import NO_SPACES, has_no_spaces
 from keras_transformer.types import AnyTokenizer, StrPath
 
 # Around the target phrase in an annotated source.

@@ -25,7 +25,8 @@ def digests(tokenizers: Tokenizers) -> dict[str, str]:
 
 def check_tokenizer(tokenizer: Any, name: str = "tokenizer") -> None:
     """Raises `TypeError` unless an argument is a tokenizer: an object with the method `encode`."""
-    others = isinstance(tokenizer, str) or _writes(tokenizer)  # these have an `encode`, too
+    # Strings and searchable models have an `encode`, too.
+    others = isinstance(tokenizer, str) or hasattr(tokenizer, "decode_step")
     if others or not hasattr(tokenizer, "encode"):
         raise TypeError(
             f"{name} must be a Tokenizer, but {type(tokenizer).__name__} was passed. Check the "
@@ -41,12 +42,8 @@ def vocabulary_sizes(model: Any) -> dict[str, int | None]:
     size = getattr(model, "vocab_size", None)
     reads_ids = getattr(model, "source_inputs", None) is None
     target = getattr(model, "target_vocab_size", None) or size
-    return {"source": size if reads_ids else None, "target": target if _writes(model) else None}
-
-
-def _writes(model: Any) -> bool:
-    """Returns whether a model writes ids of a target, unlike an encoder."""
-    return hasattr(model, "decode_step")
+    writes_ids = hasattr(model, "decode_step")  # unlike an encoder
+    return {"source": size if reads_ids else None, "target": target if writes_ids else None}
 
 
 def of_both_sides(model: Any, tokenizer: Any, target_tokenizer: Any = None) -> dict[str, Any]:
@@ -89,7 +86,7 @@ def record_digests(model: Any, record: Mapping[str, str]) -> None:
 def with_tokenizers(model: Any, tokenizers: Any) -> tuple[Any, Any]:
     """Records the tokenizers of an imported model, one or a pair, and returns both arguments."""
     pair = tokenizers if isinstance(tokenizers, tuple) else (tokenizers, tokenizers)
-    sides = ("source", "target") if _writes(model) else ("source",)
+    sides = ("source", "target") if hasattr(model, "decode_step") else ("source",)
     record_digests(model, digests(dict(zip(sides, pair, strict=False))))
     return model, tokenizers
 

@@ -1,4 +1,4 @@
-"""Words of pieces, and word alignments in Pharaoh format.
+"""Words of pieces, word alignments in Pharaoh format, and scripts without spaces between words.
 
 Words are separated by spaces only: a tab or a no-break space is part of a word. The Pharaoh format
 writes the alignment of a pair of sentences as `0-0 1-2`: pairs of a source word and a target word,
@@ -25,6 +25,27 @@ SPACE = "\u2581"
 MARK = 1e-3
 # A piece is searched in this many characters after the piece before it.
 FAR = 32
+# Thai, Lao, Burmese and Khmer, which have spaces between sentences.
+_SPACES_BETWEEN_SENTENCES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+# Chinese and Japanese with their marks and wide forms, which have none.
+_WIDE = "\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uff65\U00020000-\U0003ffff"
+# For classes of characters in patterns.
+NO_SPACES = _SPACES_BETWEEN_SENTENCES + _WIDE
+_HAS_NO_SPACES, _IS_WIDE = re.compile(f"[{NO_SPACES}]"), re.compile(f"[{_WIDE}]")
+
+
+def has_no_spaces(text: str) -> bool:
+    """Returns whether a text has characters of a script without spaces between words.
+
+    >>> has_no_spaces("ข้าว"), has_no_spaces("한국어 rice")
+    (True, False)
+    """
+    return _HAS_NO_SPACES.search(text) is not None
+
+
+def is_wide(text: str) -> bool:
+    """Returns whether a text has characters of Chinese or Japanese, their marks included."""
+    return _IS_WIDE.search(text) is not None
 
 
 class PieceWords:

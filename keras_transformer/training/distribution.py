@@ -41,6 +41,7 @@ from keras_transformer.text.vocabularies import (
     vocabulary_sizes,
 )
 from keras_transformer.training.losses import (
+    ReplicaLoss,
     SequenceCrossentropy,
     check_class_weight,
     check_labels,
@@ -95,10 +96,11 @@ class DistributedModel(keras.Model):
         if isinstance(spec, tuple) and hasattr(spec[-1], "shape") and len(outputs) == 1:
             # Before Keras reads a batch, because it may have no weight for a number of a position.
             check_class_weight(spec[-1], outputs[0])
-        tokenizers = _tokenizers_of(x)
-        if tokenizers:
+        batches = getattr(x, "batches", None)  # of a dataset of this package
+        if tokenizers := getattr(batches, "tokenizers", {}):
             record_digests(self, digests(tokenizers))
-        _warn_of_shapes(self, x)
+        if hasattr(batches, "count_shapes") and self.jit_compile:
+            _warn_of_shapes(batches)
         with _clear_id_errors():
             return super().fit(x, y, *args, class_weight=class_weight, **kwargs)
 
@@ -153,7 +155,7 @@ class DistributedModel(keras.Model):
         """Computes the loss of a batch, with the terms of a `ModelLoss`."""
         if sample_weight is not None and hasattr(y, "shape") and hasattr(y_pred, "shape"):
             check_class_weight(y, y_pred)
-        if hasattr(self, "decode_step"):
+        if hasattr(self, "decode_step") and not isinstance(self.loss, ReplicaLoss):
             _refuse_probabilities(self.loss)
         if not isinstance(self.loss, ModelLoss):
             return super().compute_loss(x, y, y_pred, sample_weight, training)
@@ -165,16 +167,8 @@ class DistributedModel(keras.Model):
         _build_from_one_replica(self, super()._maybe_symbolic_build, iterator, data_batch)
 
 
-def _tokenizers_of(data: Any) -> Mapping[str, Any]:
-    """Returns the tokenizers of a dataset of this package, by side."""
-    return getattr(getattr(data, "batches", None), "tokenizers", {})
-
-
-def _warn_of_shapes(model: keras.Model, data: Any) -> None:
-    """Warns if XLA will compile the training step for many shapes of a dataset of this package."""
-    batches = getattr(data, "batches", None)
-    if not hasattr(batches, "count_shapes") or not model.jit_compile:
-        return
+def _warn_of_shapes(batches: Any) -> None:
+    """Warns if XLA will compile the training step for many shapes of `Batches`."""
     count = batches.count_shapes()
     if count > MANY_SHAPES:
         warnings.warn(
@@ -190,7 +184,7 @@ def _check_data(model: keras.Model, x: Any, y: Any = None) -> None:
 
     It runs on the host before training. Ids of other datasets are seen by the model only.
     """
-    if tokenizers := _tokenizers_of(x):
+    if tokenizers := getattr(getattr(x, "batches", None), "tokenizers", {}):
         check_tokenizers(model, tokenizers)
     sizes, tensors = vocabulary_sizes(model), getattr(model, "inputs", None) or ()
     if all(tensor.dtype != "string" for tensor in tensors):

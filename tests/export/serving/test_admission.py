@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 
 from keras_transformer.export.serving.admission import Admission
 from keras_transformer.export.serving.bodies import unless_gone
-from keras_transformer.export.serving.events import EventStream
+from keras_transformer.export.serving.endpoints import EventStream
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.export.serving.metrics import Metrics
 from keras_transformer.export.serving.models import Models
