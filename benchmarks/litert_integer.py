@@ -69,8 +69,8 @@ class Functions:
             attention = block.self_attention
             pairs = attention.project_key_value(x)
             y, _ = attention.attend(x, *pairs, attention_bias=bias)
-            x = block.self_attention_norm(x + y)
-            x = block.feed_forward_norm(x + block.feed_forward(x))
+            x = normed(block.self_attention_norm, x + y)
+            x = normed(block.feed_forward_norm, x + block.feed_forward(x))
         return self._named(block.cross_attention.project_key_value(x) for block in self.blocks)
 
     def _step(self, x, bias, past_bias, **caches):
@@ -84,14 +84,21 @@ class Functions:
             after.append(attention.project_key_value(x))
             pairs = [tf.concat(both, axis=2) for both in zip(past, after[-1], strict=True)]
             y, _ = attention.attend(x, *pairs, attention_bias=past_bias)
-            x = block.self_attention_norm(x + y)
+            x = normed(block.self_attention_norm, x + y)
             y, _ = other.attend(x, *memory, attention_bias=bias)
-            x = block.cross_attention_norm(x + y)
-            x = block.feed_forward_norm(x + block.feed_forward(x))
+            x = normed(block.cross_attention_norm, x + y)
+            x = normed(block.feed_forward_norm, x + block.feed_forward(x))
         return {"logits": self.model.decoder_stack.embedding.logits(x), **self._named(after)}
 
     def _named(self, pairs):
         return dict(zip(self.caches, [x for pair in pairs for x in pair], strict=True))
+
+
+def normed(layer, x):
+    """Computes a layer norm. Keras' function negates, and LiteRT negates no integers."""
+    difference = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(difference * difference, axis=-1, keepdims=True)
+    return difference * tf.math.rsqrt(variance + layer.epsilon) * layer.gamma + layer.beta
 
 
 class File:
@@ -124,9 +131,10 @@ class File:
 
 def converted(functions, kind, sets=(None, None)):
     """Returns both files; `sets` are lists of inputs that show the ranges of all numbers."""
-    files, (operators, dtype) = [], KINDS[kind]
+    files, (operators, dtype), weights = [], KINDS[kind], tf.Module()
+    weights.all = [variable.value for variable in functions.model.variables]
     for function, inputs in zip((functions.encoder, functions.step), sets, strict=True):
-        converter = tf.lite.TFLiteConverter.from_concrete_functions([function], functions.model)
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([function], weights)
         if operators is not None:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.representative_dataset = lambda inputs=inputs: inputs

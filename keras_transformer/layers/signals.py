@@ -237,16 +237,19 @@ class LogMel(keras.Layer):
             x = ops.pad(x, [[0, 0], [half, 0]], mode="reflect")
         x = ops.conv(x[..., None], ops.convert_to_tensor(self._waves), HOP, padding="valid")[:, :-1]
         power = ops.square(x[..., : half + 1]) + ops.square(x[..., half + 1 :])  # (B, S, F)
+        batch_size, count, _ = ops.shape(power)
+        if self.frames is not None:
+            zeros = ops.zeros((batch_size, ops.maximum(self.frames - count, 0), half + 1))
+            power = ops.concatenate([power, zeros], axis=1)
+            power = ops.reshape(power, (batch_size, self.frames, half + 1))  # too long: an error
         x = ops.conv(power, ops.convert_to_tensor(self._filters[None]), padding="valid")
         x = ops.log(ops.maximum(x, 1e-10)) / math.log(10)
         x = ops.maximum(x, ops.max(x, axis=(1, 2), keepdims=True) - 8.0)
         x = (x + 4.0) / 4.0
         if self.frames is None:
             return x
-        batch_size, count, mels = ops.shape(x)
-        missing = ops.maximum(self.frames - count, 0)
-        x = ops.concatenate([x, ops.zeros((batch_size, missing, mels))], axis=1)
-        return ops.reshape(x, (batch_size, self.frames, mels))  # fails for a longer sound
+        is_sound = ops.arange(self.frames) < count
+        return x * ops.cast(is_sound, "float32")[:, None]
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch_size, length = input_shape
