@@ -92,7 +92,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if "shortlist" in arguments and arguments.origin != "bergamot":
         command.error("--shortlist: only bergamot has a shortlist")
     if "seconds" in arguments and not hasattr(importer(arguments.origin), "read_settings"):
-        command.error(f"--seconds: {arguments.origin} has no models of speech")
+        command.error(f"--seconds: {arguments.origin} has no models that read samples")
     given = [flag(name) for name in SEARCH if name in arguments]
     if given and hasattr(importer(arguments.origin), "load_task"):
         command.error(f"{', '.join(given)}: {arguments.origin} is an encoder, which no search runs")
