@@ -228,8 +228,21 @@ LITERT = Table(
     litert_rows,
     "{sentences} sentences. Times are of one sentence; a call holds one sentence or a batch.",
 )
+LITERT_INTEGER = Table(
+    [
+        ("files", "{precision}"),
+        ("bias of masked places", "{masked:g}"),
+        ("BLEU", "{bleu:.2f}"),
+        ("equal to float32", "{equal}"),
+        ("float tensors", "{float tensors}"),
+        ("file MB", "{bytes:MB.1f}"),
+    ],
+    lambda report: report["rows"],
+    "{sentences} sentences, greedy search.",
+)
 TABLES = {
     "litert": LITERT,
+    "litert-integer": LITERT_INTEGER,
     "layers": LAYERS,
     "peers": serving,
     "threads": THREADS,

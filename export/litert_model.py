@@ -130,7 +130,8 @@ class LiteRTFile(ArtefactFiles):
             self.task,
             "Replace the operation in the model, or export it with export_onnx.",
         )
-        with progress("tracing"), portable_operators():
+        reduced = self.precision != "float32"
+        with progress("tracing"), portable_operators(reduced):
             function = tf.function(task.function, autograph=False)
             self.traced = function.get_concrete_function(**task.specs)
         with progress("converting to LiteRT", remedy):

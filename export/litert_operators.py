@@ -148,6 +148,27 @@ def _scatter_update(
     return tf.reshape(tf.gather(tf.concat(rows, axis=0), number), shape)
 
 
+def _convolution(
+    make: Callable[..., Tensor], input: Any, filter: Any, *others: Any, **options: Any
+) -> Tensor:
+    """Adds a computed 0 to a constant filter, because the converter rounds constants to 8 bits.
+
+    The weights of a model are no constants in the traced graph, and are rounded.
+
+    before   y = Conv2D(x, constant)
+    after    y = Conv2D(x, constant + Cast(Minimum(Shape(x)[0], 0)))
+    """
+    filter = tf.convert_to_tensor(filter)
+    if _is_constant(filter):
+        filter += tf.cast(tf.minimum(tf.shape(input)[0], 0), filter.dtype)
+    return make(input, filter, *others, **options)
+
+
+def _is_constant(value: Tensor) -> bool:
+    kind, inputs = value.op.type, value.op.inputs
+    return kind == "Const" or (kind in ("ExpandDims", "Reshape") and _is_constant(inputs[0]))
+
+
 # (module, function of it) -> the replacement, whose first argument is that function.
 REPLACED = {
     (gen_array_ops, "strided_slice"): _strided_slice,
@@ -156,13 +177,20 @@ REPLACED = {
     (gen_math_ops, "_pow"): _power,
     (gen_nn_ops, "top_kv2"): _top_k,
 }
+# The same, if the converter reduces the precision of weights.
+REPLACED_IN_REDUCED = {(gen_nn_ops, "conv2d"): _convolution}
 
 
 @contextlib.contextmanager
-def portable_operators() -> Iterator[None]:
-    """Replaces the functions of `REPLACED` in this block."""
+def portable_operators(reduced: bool = False) -> Iterator[None]:
+    """Replaces the functions of `REPLACED` in this block.
+
+    Args:
+        reduced: whether the precision of the weights will be reduced. Defaults to `False`.
+    """
+    replaced = REPLACED | REPLACED_IN_REDUCED if reduced else REPLACED
     with contextlib.ExitStack() as stack:
-        for (module, name), write in REPLACED.items():
+        for (module, name), write in replaced.items():
             new = functools.partial(write, getattr(module, name))
             stack.enter_context(mock.patch.object(module, name, new))
         yield

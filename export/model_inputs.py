@@ -10,6 +10,7 @@ import keras
 
 from keras_transformer.decoding import reads_ids
 from keras_transformer.export.artefact import signature
+from keras_transformer.layers.signals import LogMel
 from keras_transformer.text.vocabularies import vocabulary_sizes
 
 # Attributes of layers that hold the number of their ids.
@@ -39,12 +40,12 @@ def smallest(model: keras.Model, *names: str) -> int | None:
 def longest_input(model: keras.Model) -> int | None:
     """Returns the longest sequence that a model can read, or `None` for no limit.
 
-    Layers with learned positions limit it. Each strided convolution in front of them multiplies
-    their limit.
+    Layers with learned positions limit it. Each strided convolution in front of them, and the
+    frames of a `LogMel`, multiply their limit.
     """
     found, stride = [getattr(model, name, None) for name in LENGTHS], 1
     for layer in model.layers:
-        if isinstance(layer, keras.layers.Conv1D):
+        if isinstance(layer, keras.layers.Conv1D | LogMel):
             stride *= layer.strides[0]
         inner = [getattr(layer, name, None) for name in LENGTHS]
         if isinstance(layer, keras.Model):

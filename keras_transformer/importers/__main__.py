@@ -12,8 +12,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from keras_transformer.export.artefact.messages import in_shell
 from keras_transformer.export.command import (
     LITERT,
+    OF_MODELS,
     ONNX,
     OPTIONS,
+    REAL,
     RECORDS,
     SEARCH_OPTIONS,
     SEARCHES,
@@ -43,6 +45,13 @@ SEARCH: Options = {
     "beam_width": (WITH_SEARCH, "of the search (1: greedy)", SEARCHES["beam_width"][2]),
     **{name: SEARCH_OPTIONS[name] for name in RECORDS},
 }
+LOADING: Options = {
+    "seconds": (
+        OF_MODELS,
+        "Whisper reads samples instead of features, in windows of this length, such as 30",
+        REAL,
+    ),
+}
 EXPORT: Options = {
     **EXTRAS,
     **{
@@ -71,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--quiet", action="store_true", default=False, help="no progress on stderr"
     )
+    add_options(command, LOADING)
     add_options(command.add_argument_group("export", "Options of --export."), EXPORT | SEARCH)
     return command
 
@@ -87,6 +97,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         having = [origin for origin in ORIGINS if hasattr(importer(origin), f"load_{name}")]
         if name in arguments and arguments.origin not in having:
             command.error(f"{flag(name)}: only {' and '.join(having)} has a {name}")
+    if "seconds" in arguments and not hasattr(importer(arguments.origin), "read_settings"):
+        command.error(f"--seconds: {arguments.origin} has no models that read samples")
     given = [flag(name) for name in SEARCH if name in arguments]
     if given and hasattr(importer(arguments.origin), "load_task"):
         command.error(f"{', '.join(given)}: {arguments.origin} is an encoder, which no search runs")
@@ -102,10 +114,10 @@ def importer(origin: str) -> Any:
     return getattr(importers, origin.replace("-", "_"))
 
 
-def load(origin: str, folder: StrPath) -> tuple[Any, tuple[Any, ...]]:
+def load(origin: str, folder: StrPath, **options: Any) -> tuple[Any, tuple[Any, ...]]:
     """Returns the model and its tokenizers: one, or the source's and the target's."""
     module = importer(origin)
-    model, tokenizers = getattr(module, "load_task", module.load)(folder)
+    model, tokenizers = getattr(module, "load_task", module.load)(folder, **options)
     return model, tokenizers if isinstance(tokenizers, tuple) else (tokenizers,)
 
 
@@ -132,7 +144,8 @@ def check_out(out: StrPath) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Imports the model and writes it. Errors are raised before anything is written."""
     check_out(arguments.out)
-    model, tokenizers = load(arguments.origin, arguments.folder)
+    options = chosen(arguments, LOADING)
+    model, tokenizers = load(arguments.origin, arguments.folder, **options)
     head = read_head(arguments)
     with whole_folder(arguments.out) as folder:
         if arguments.export is not None:

@@ -15,13 +15,20 @@ begin token 2 is `<|startoftranscript|>`, the end token 3 `<|endoftext|>`. A sea
 `max_source_positions`; Whisper itself pads each recording to this length. `dropout`,
 `attention_dropout` and `dtype` hold for both sides.
 
+With the option `seconds`, such as `load("whisper-base", seconds=30)`, the model reads `samples`
+(B, N) in place of the features: float32 at 16 kHz in [-1, 1], up to a window of this many seconds.
+A `LogMel` in front of the encoder computes the features and fills the window. It has no weights, so
+a file of weights fits both models.
+
 A folder holds `config.json`, `model.safetensors` (or `pytorch_model.bin`), `tokenizer.json` and
 `generation_config.json`, which `read_settings` reads.
 
-Shapes: B batch, S frames, M mel bands, T target length, P start length, D d_model.
+Shapes: B batch, N samples, S frames, M mel bands, T target length, P start length, D d_model.
 """
 
 import functools
+import math
+import numbers
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -30,6 +37,7 @@ import keras
 import numpy as np
 from keras import layers
 
+from keras_transformer.call_options import check_number
 from keras_transformer.importers import checkpoint, fairseq, mapping
 from keras_transformer.importers.pieces import Vocabulary
 from keras_transformer.importers.speech_tokens import (
@@ -49,8 +57,9 @@ from keras_transformer.importers.tables import (
 )
 from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.positions import LearnedPositionEncoding
-from keras_transformer.layers.signals import MaskedConv1D
+from keras_transformer.layers.signals import LogMel, MaskedConv1D
 from keras_transformer.models import Transformer
+from keras_transformer.sound.features import FRAMES_PER_SECOND
 from keras_transformer.types import StrPath
 
 __all__ = ["load", "load_model", "read_settings", "row_orders"]
@@ -184,15 +193,21 @@ def common(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _make_model(config: Mapping[str, Any], **settings: Any) -> Transformer:
     """Makes the model with these arguments of `Transformer`, of which some hold for the encoder."""
-    encoder = _make_encoder(config, settings)
+    encoder = _make_encoder(config, settings, settings.pop("seconds", None))
     _, settings["num_layers"] = settings["num_layers"]
     return Transformer(**{"encoder": encoder, **settings})
 
 
-def _make_encoder(config: Mapping[str, Any], settings: Mapping[str, Any]) -> keras.Model:
-    """Makes the encoder, from features (B, S, M) to (B, S / 2, D)."""
+def _make_encoder(
+    config: Mapping[str, Any], settings: Mapping[str, Any], seconds: float | None
+) -> keras.Model:
+    """Makes the encoder, from features (B, S, M), or from samples (B, N), to (B, S / 2, D)."""
     d_model, dtype = config["d_model"], settings.get("dtype")
-    x = features = keras.Input((None, config["num_mel_bins"]), name="features")
+    if seconds is None:
+        x = source = keras.Input((None, config["num_mel_bins"]), name="features")
+    else:
+        source = keras.Input((None,), name="samples")
+        x = LogMel(config["num_mel_bins"], _frames(config, seconds), name="log_mel")(source)
     for number, strides in enumerate(STRIDES, 1):
         convolution = MaskedConv1D(
             d_model,
@@ -223,7 +238,14 @@ def _make_encoder(config: Mapping[str, Any], settings: Mapping[str, Any]) -> ker
         )
         x = block(x)
     norm = layers.LayerNormalization(epsilon=EPSILON, dtype=dtype, name="encoder_norm")
-    return keras.Model(features, norm(x), name="encoder")
+    return keras.Model(source, norm(x), name="encoder")
+
+
+def _frames(config: Mapping[str, Any], seconds: Any) -> int:
+    """Returns the number of frames of a window, of which the second convolution keeps half."""
+    most = math.prod(STRIDES) * config["max_source_positions"]
+    check_number(seconds, "seconds", numbers.Real, 1 / FRAMES_PER_SECOND, most / FRAMES_PER_SECOND)
+    return round(FRAMES_PER_SECOND * seconds)
 
 
 def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> Vocabulary:

@@ -184,47 +184,88 @@ class LogMel(keras.Layer):
     Logarithms are clamped at 8 below the largest one of the row, then scaled to about [-1, 1]. The
     layer has no weights, and it computes in float32 under any dtype policy.
 
+    With `frames`, the layer fills a window as OpenAI's `transcribe` does. Zeros follow the last
+    sample, in place of the reflected sound, and features of 0 follow the last whole frame.
+
     Args:
         mels: int, M, number of mel bands. Defaults to 80.
+        frames: int, S, number of frames of a window, 3,000 in Whisper. Defaults to `None`: the
+            frames of the sound.
 
     Call arguments:
-        samples: float32 (B, N), sound at 16 kHz in [-1, 1]; N is at least 201. Whisper pads sound
-            with zeros to 480,000 samples, 30 s.
+        samples: float32 (B, N), sound at 16 kHz in [-1, 1]. Without `frames`, N is at least 201,
+            and Whisper pads sound with zeros to 480,000 samples, 30 s. With `frames`, N is at least
+            160, a frame, and below 160 (S + 1).
 
     Returns:
-        float32 (B, S, M), S = N // 160.
+        float32 (B, S, M), S = N // 160 or `frames`.
 
     Raises:
-        ValueError: `mels` is not positive.
+        ValueError: `mels` or `frames` is not positive; or the sound has no whole frame, or more
+            frames than `frames`. An exported file checks no lengths.
 
     Example:
 
     >>> LogMel(mels=80)(keras.ops.zeros((2, 1600))).shape
     (2, 10, 80)
+    >>> LogMel(mels=80, frames=3000)(keras.ops.zeros((2, 1600))).shape
+    (2, 3000, 80)
     """
 
-    def __init__(self, mels: int = 80, **kwargs: Any) -> None:
+    strides = (HOP,)  # samples between two frames
+
+    def __init__(self, mels: int = 80, frames: int | None = None, **kwargs: Any) -> None:
         super().__init__(**{**kwargs, "dtype": "float32"})
         check_positive(mels=mels)
-        self.mels = mels
+        if frames is not None:
+            check_positive(frames=frames)
+        self.mels, self.frames = mels, frames
         self._waves, self._filters = _waves(), mel_filters(mels)
+
+    @property
+    def max_length(self) -> int | None:
+        """The largest number of frames; `None` for no limit."""
+        return self.frames
 
     def call(self, samples: Tensor) -> Tensor:
         half = WINDOW // 2
-        x = ops.pad(samples, [[0, 0], [half, half]], mode="reflect")[..., None]
-        x = ops.conv(x, ops.convert_to_tensor(self._waves), HOP, padding="valid")[:, :-1]
+        self.compute_output_shape(samples.shape)  # refuses sound that does not fit
+        if self.frames is None:
+            x = ops.pad(samples, [[0, 0], [half, half]], mode="reflect")
+        else:
+            x = ops.pad(samples, [[0, 0], [0, half]])
+            x = ops.pad(x, [[0, 0], [half, 0]], mode="reflect")
+        x = ops.conv(x[..., None], ops.convert_to_tensor(self._waves), HOP, padding="valid")[:, :-1]
         power = ops.square(x[..., : half + 1]) + ops.square(x[..., half + 1 :])  # (B, S, F)
+        batch_size, count, _ = ops.shape(power)
+        if self.frames is not None:
+            zeros = ops.zeros((batch_size, ops.maximum(self.frames - count, 0), half + 1))
+            power = ops.concatenate([power, zeros], axis=1)
+            power = ops.reshape(power, (batch_size, self.frames, half + 1))  # too long: an error
         x = ops.conv(power, ops.convert_to_tensor(self._filters[None]), padding="valid")
         x = ops.log(ops.maximum(x, 1e-10)) / math.log(10)
         x = ops.maximum(x, ops.max(x, axis=(1, 2), keepdims=True) - 8.0)
-        return (x + 4.0) / 4.0
+        x = (x + 4.0) / 4.0
+        if self.frames is None:
+            return x
+        is_sound = ops.arange(self.frames) < count
+        return x * ops.cast(is_sound, "float32")[:, None]
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch_size, length = input_shape
-        return batch_size, None if length is None else length // HOP, self.mels
+        count = None if length is None else length // HOP
+        if self.frames is None:
+            return batch_size, count, self.mels
+        if count is not None and not 1 <= count <= self.frames:
+            raise ValueError(
+                f"A window has {HOP} to {HOP * self.frames} samples at 16 kHz, "
+                f"{self.frames / 100:g} s, but the sound has {length}. Record it again, or cut it "
+                "into windows."
+            )
+        return batch_size, self.frames, self.mels
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "mels": self.mels}
+        return {**super().get_config(), "mels": self.mels, "frames": self.frames}
 
 
 def _waves() -> Array:

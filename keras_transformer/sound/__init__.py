@@ -4,7 +4,7 @@ From the bottom up:
 
 - `mel`: the frames and mel bands of Whisper's features;
 - `samples`: files, bytes and arrays as samples; `voice_activity`: their parts with speech;
-- `features`: log-mel features of samples.
+- `features`: windows of log-mel features, or of samples.
 
 A new kind of features is a module beside `features`.
 """

@@ -1,4 +1,4 @@
-"""Computes Whisper's log-mel features of sound files, in constant memory.
+"""Windows of sound files for Whisper in constant memory: log-mel features, or samples.
 
 Shapes: N samples, S frames, M mel bands.
 """
@@ -22,16 +22,15 @@ FRAMES_PER_SECOND = SAMPLE_RATE // HOP
 RANGE = 8.0  # features are clamped at this distance below the loudest one, in powers of 10
 
 
-class FeatureReader:
-    """Reads windows of a file's features.
+class WindowReader:
+    """The base of readers that read windows of a sound.
 
-    The file is read twice. The first pass, in the constructor, finds the length and the loudest
-    feature, because OpenAI's Whisper clamps all windows at 8 below the loudest feature of the file.
-    The second pass serves `window`.
+    The sound is read twice. The first pass, in the constructor, finds its length. The second pass
+    serves `window`. A subclass defines `_blocks(warn)`, which yields arrays (A, ...), and sets
+    `_per_frame`.
 
     Args:
         sound: as in `sound.read_blocks`, or a `VoicedSound`. Arrays must not change meanwhile.
-        mels: int, M.
         most_seconds: float, the longest sound. Defaults to `None`: no limit.
 
     Attributes:
@@ -41,6 +40,64 @@ class FeatureReader:
     Raises:
         FileNotFoundError, ImportError, TypeError, ValueError: as in `sound.read_blocks`.
         ValueError: the sound is too long. It is not read to its end.
+    """
+
+    _per_frame: int = 1  # entries of the first axis of a block
+
+    def __init__(self, sound: Sound | VoicedSound, most_seconds: float | None = None):
+        self._sound = sound if isinstance(sound, VoicedSound) else hold(sound)
+        total = 0
+        for block in self._blocks(warn=True):
+            self._see(block)
+            total += len(block)
+            check_length(total / self._per_frame / FRAMES_PER_SECOND, most_seconds)
+        self._total = total
+        self.frames: int = total // self._per_frame
+        self.duration: float = self.frames / FRAMES_PER_SECOND
+        self._rest = self._blocks(warn=False)  # the first pass has warned
+        self._first, self._kept = 0, np.zeros((0,), np.float32)
+
+    def window(self, start: int, length: int) -> Array:
+        """Returns the part of the sound that a model reads as a window.
+
+        Args:
+            start: int, the first frame, not before the previous call's first frame.
+            length: int, number of frames.
+        """
+        raise NotImplementedError
+
+    def _blocks(self, warn: bool) -> Iterator[Array]:
+        raise NotImplementedError
+
+    def _see(self, block: Array) -> None:
+        """Learns from a block of the first pass."""
+
+    def _part(self, start: int, stop: int) -> Array:
+        """Returns entries of the blocks, up to the end of the sound."""
+        while self._first + len(self._kept) < min(stop, self._total):
+            block = next(self._rest, None)
+            if block is None:
+                raise ValueError("The sound became shorter while it was read. Read it again.")
+            self._kept = np.concatenate([self._kept, block]) if len(self._kept) else block
+            self._drop(start)
+        self._drop(start)
+        return self._kept[: stop - start]
+
+    def _drop(self, start: int) -> None:
+        """Drops the entries before `start`."""
+        count = min(start - self._first, len(self._kept))
+        self._first, self._kept = self._first + count, self._kept[count:]
+
+
+class FeatureReader(WindowReader):
+    """Reads windows of a file's features.
+
+    OpenAI's Whisper clamps all windows at 8 below the loudest feature of the file. The first pass
+    finds it.
+
+    Args:
+        sound, most_seconds: as in `WindowReader`.
+        mels: int, M.
 
     Example:
 
@@ -49,41 +106,49 @@ class FeatureReader:
     """
 
     def __init__(self, sound: Sound | VoicedSound, mels: int, most_seconds: float | None = None):
-        filters, loudest = mel_filters(mels), -np.inf
-        sound = sound if isinstance(sound, VoicedSound) else hold(sound)
-        self.frames: int = 0
-        for block in log_mel_blocks(sound, filters):
-            loudest = max(loudest, block.max(initial=-np.inf))
-            self.frames += len(block)
-            check_length(self.frames / FRAMES_PER_SECOND, most_seconds)
-        self.duration: float = self.frames / FRAMES_PER_SECOND
-        self._lowest = np.float32(loudest - RANGE)
-        self._blocks = log_mel_blocks(sound, filters, warn=False)  # it has warned already
-        self._first, self._kept = 0, np.zeros((0, mels), np.float32)
+        self._filters, self._loudest = mel_filters(mels), np.float32(-np.inf)
+        super().__init__(sound, most_seconds)
+
+    def _blocks(self, warn: bool) -> Iterator[Array]:
+        return log_mel_blocks(self._sound, self._filters, warn)
+
+    def _see(self, block: Array) -> None:
+        self._loudest = max(self._loudest, block.max(initial=-np.inf))
 
     def window(self, start: int, length: int) -> Array:
-        """Returns features of frames, float32 (length, M), with zeros after the end of the file.
-
-        Args:
-            start: int, the first frame, not before the previous call's first frame.
-            length: int, number of frames.
-        """
-        while self._first + len(self._kept) < min(start + length, self.frames):
-            block = next(self._blocks, None)
-            if block is None:
-                raise ValueError("The sound became shorter while it was read. Read it again.")
-            self._kept = np.concatenate([self._kept, block])
-            self._drop(start)
-        self._drop(start)
-        found = self._kept[:length]
-        features = np.zeros((length, found.shape[1]), np.float32)
-        features[: len(found)] = (np.maximum(found, self._lowest) + 4.0) / 4.0
+        """Returns features of frames, float32 (length, M), with zeros after the end of the file."""
+        found = self._part(start, start + length)
+        features = np.zeros((length, self._filters.shape[1]), np.float32)
+        lowest = np.float32(self._loudest - RANGE)
+        features[: len(found)] = (np.maximum(found, lowest) + 4.0) / 4.0
         return features
 
-    def _drop(self, start: int) -> None:
-        """Drops the frames before `start`."""
-        count = min(start - self._first, len(self._kept))
-        self._first, self._kept = self._first + count, self._kept[count:]
+
+class SampleReader(WindowReader):
+    """Reads windows of a file's samples, for a model with a `LogMel` that fills its window.
+
+    Example:
+
+    >>> SampleReader(np.zeros(16_000, "int16")).window(60, 3000).shape
+    (6400,)
+    """
+
+    _per_frame = HOP
+
+    def _blocks(self, warn: bool) -> Iterator[Array]:
+        return in_windows(sample_blocks(self._sound, warn), BLOCK)
+
+    def window(self, start: int, length: int) -> Array:
+        """Returns the samples of frames, float32 (N,), up to the end of the file.
+
+        The last frame reads the samples after its own, too, so N is at most 160 length + 159.
+        """
+        return self._part(HOP * start, HOP * (start + length + 1) - 1)
+
+
+def sample_blocks(sound: Sound | VoicedSound, warn: bool) -> Iterator[Array]:
+    """Yields float32 samples (N,) in blocks of any size. Arguments are as in `log_mel_blocks`."""
+    return sound.blocks() if isinstance(sound, VoicedSound) else read_blocks(sound, warn)
 
 
 def log_mel_blocks(
@@ -100,8 +165,7 @@ def log_mel_blocks(
         warn: as in `sound.read_blocks`.
     """
     window, rest, total, done = hann_window(), None, 0, 0
-    blocks = sound.blocks() if isinstance(sound, VoicedSound) else read_blocks(sound, warn)
-    for samples in in_windows(blocks, BLOCK):
+    for samples in in_windows(sample_blocks(sound, warn), BLOCK):
         total += len(samples)
         if rest is None:
             rest = np.pad(samples, (WINDOW // 2, 0), mode="reflect")

@@ -191,6 +191,22 @@ def test_reduced_weights_shrink_the_file(precision, most, tmp_path):
     assert sizes[1] < most * sizes[0]
 
 
+def test_constant_waves_are_not_rounded(tmp_path):
+    """The weights after the features are, so the file is smaller."""
+    samples = keras.Input((None,), name="samples")
+    features = kt.LogMel(40, frames=5)(samples)
+    model = keras.Model(samples, {"features": features, "y": layers.Dense(64)(features)})
+    quiet = np.random.default_rng(5).normal(0, 1e-3, (2, 720)).astype("float32")
+    quiet[:, ::9] *= 300
+    manifest = export_litert(model, tmp_path / "out", precision="int8", verbose=False)
+    assert manifest["precision"] == "int8"
+    session = open_session(read_artefact(tmp_path / "out"), threads=1)
+    found, rounded = session.run(["features", "y"], {"samples": quiet})
+    expected = model(quiet)
+    np.testing.assert_allclose(found, expected["features"], atol=1e-3)
+    assert np.abs(rounded - expected["y"]).max() > 1e-3
+
+
 def test_a_precision_without_effect_is_told(tmp_path):
     x = keras.Input((3,), name="x")
     model = keras.Model(x, layers.Dense(2)(x))

@@ -37,6 +37,7 @@ GENERATION = {
     "alignment_heads": [[0, 3]],
 }
 FRAMES = 2 * SIZES["max_source_positions"]
+SAMPLES = "--seconds", str(FRAMES / 100)  # options of a model that reads samples
 
 
 def model(**options):
@@ -58,8 +59,13 @@ def write(folder, made):
     return folder
 
 
-def artefact(form="onnx"):
-    """Returns the shared export of a random model with beam width 2; `form` is --export."""
+def artefact(form="onnx", *options):
+    """Returns the shared export of a random model with beam width 2.
+
+    Args:
+        form: --export.
+        *options: further options of the command, such as *SAMPLES.
+    """
     from keras_transformer.importers.__main__ import main
 
     def save(path):  # the weights differ from call to call
@@ -69,9 +75,9 @@ def artefact(form="onnx"):
     def make(path):
         folder = str(shared.once("whisper_of_transformers", save))
         command = ["whisper", folder, str(path), "--export", form, "--quiet"]
-        assert main([*command, "--beam-width", "2"]) == 0
+        assert main([*command, "--beam-width", "2", *options]) == 0
 
-    return shared.once(f"whisper_of_beam_2_{form}", make)
+    return shared.once("_".join(["whisper_of_beam_2", form, *options]), make)
 
 
 def write_tokenizer(folder):

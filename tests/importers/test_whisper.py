@@ -14,6 +14,8 @@ import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model
 from keras_transformer.export.runtime import Transcriber
 from keras_transformer.importers import whisper
+from keras_transformer.importers.__main__ import main
+from keras_transformer.sound.features import FeatureReader
 
 SEARCH = kt.BeamSearch(5, length_penalty=0.0)
 
@@ -112,6 +114,30 @@ def test_an_imported_model_trains_saves_and_loads(origin, tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.reads_start
     np.testing.assert_array_equal(again(inputs), model(inputs))
+
+
+def test_a_model_that_reads_samples_hears_the_same(origin, tmp_path):
+    ours, seconds = origin.ours, whisper_folder.FRAMES / 100
+    ours.save_weights(tmp_path / "a.weights.h5")
+    hearing = whisper.load_model(origin.folder, seconds=seconds)
+    hearing.set_weights([np.zeros_like(weight) for weight in hearing.get_weights()])
+    hearing.load_weights(tmp_path / "a.weights.h5")
+    assert hearing.source_inputs.keys() == {"samples", "start_ids"}
+    samples = np.random.default_rng(3).normal(0, 0.1, (2, 1700)).astype("float32")
+    features = [FeatureReader(row, 5).window(0, whisper_folder.FRAMES) for row in samples]
+    start = np.zeros((2, len(START)), "int32")
+    start[0], start[1, 0] = START, 2
+    found = SEARCH(hearing, {"samples": samples, "start_ids": start}, MAX_LENGTH)
+    expected = SEARCH(ours, {"features": np.stack(features), "start_ids": start}, MAX_LENGTH)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4)
+    for wrong in (0, seconds + 0.01):
+        with pytest.raises(
+            ValueError, match=f"seconds must be at least 0.01 and at most {seconds}"
+        ):
+            whisper.load_model(origin.folder, seconds=wrong)
+    with pytest.raises(SystemExit):
+        main(["marian", str(origin.folder), str(tmp_path / "out"), "--seconds", "30"])
 
 
 # Bad input

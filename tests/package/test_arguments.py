@@ -194,7 +194,7 @@ LAYERS = [
         {"max_length": Wrong(ValueError, 3)},
         of_layer(kt.LearnedPositionEncoding, X),
     ),
-    Case(kt.LogMel, {"mels": 8}, {"mels": 9}, of_layer(kt.LogMel, SOUND)),
+    Case(kt.LogMel, {"mels": 8}, {"mels": 9, "frames": 41}, of_layer(kt.LogMel, SOUND)),
     Case(
         kt.MaskedConv1D,
         {"filters": 3, "kernel_size": 3},

@@ -5,7 +5,8 @@ The times that the model writes divide it into segments, and the next window sta
 complete segment ends.
 
 The last window is shorter than the others. Like OpenAI's `transcribe` and faster-whisper, this
-module fills it with features of 0, not with the features of silence, so the tokens are equal.
+module fills it with features of 0, not with the features of silence, so the tokens are equal. A
+model that reads `samples` computes and fills the features itself.
 
 Shapes: P start tokens, T generated tokens.
 """
@@ -22,13 +23,14 @@ from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.runtime.speech.tokens import SECONDS, SpeechOptions, SpeechTokens
 from keras_transformer.export.runtime.speech.transcripts import Segment
 from keras_transformer.export.runtime.speech.word_times import TimedPart, place_words, time_words
-from keras_transformer.sound.features import FRAMES_PER_SECOND, FeatureReader
+from keras_transformer.sound.features import FRAMES_PER_SECOND, FeatureReader, SampleReader
+from keras_transformer.sound.mel import HOP
 from keras_transformer.sound.samples import hold
 from keras_transformer.sound.voice_activity import VoicedSound
 from keras_transformer.special_ids import END_ID, PAD_ID
 from keras_transformer.types import Array, Sound
 
-FEATURES = "features"
+FEATURES, SAMPLES = "features", "samples"
 FRAMES_PER_TIME = round(SECONDS * FRAMES_PER_SECOND)  # features between two time tokens
 
 
@@ -94,11 +96,17 @@ class Transcription(Iterator[Segment]):
             )
         self._length_penalty = manifest["search"]["config"]["length_penalty"]
         self._most_before = max(1, manifest["limits"]["target_length"] // 2 - 1)
+        axes = {value["name"]: value["axes"] for value in manifest["inputs"]}
+        self._input = SAMPLES if SAMPLES in axes else FEATURES
         self._size = manifest["limits"]["source_length"]  # frames of a window
-        (mels,) = [x["axes"][-1] for x in manifest["inputs"] if x["name"] == FEATURES]
         sound = hold(sound)
         self._voiced = VoicedSound(sound, options.most_seconds) if options.vad_filter else None
-        self._reader = FeatureReader(self._voiced or sound, mels, options.most_seconds)
+        heard = self._voiced or sound
+        if self._input == SAMPLES:
+            self._size //= HOP
+            self._reader = SampleReader(heard, options.most_seconds)
+        else:
+            self._reader = FeatureReader(heard, axes[FEATURES][-1], options.most_seconds)
         self.duration: float = (self._voiced or self._reader).duration
         self.position: float = 0.0
         self.language: str | None = language if languages else "en"
@@ -123,9 +131,9 @@ class Transcription(Iterator[Segment]):
         before = [id for id in prompt if self._tokens.is_text(id)]
         while start < total:
             size = min(self._size, total - start)
-            features = self._reader.window(start, self._size)
+            window = self._reader.window(start, self._size)
             before = before[-self._most_before :]
-            decoded = self._decode(features, before, start)
+            decoded = self._decode(window, before, start)
             advance, segments = size, []
             if not self._is_silent(decoded):
                 parts, advance, closed = split(decoded.token_ids, start, size, self._tokens)
@@ -190,11 +198,11 @@ class Transcription(Iterator[Segment]):
         offset = start / FRAMES_PER_SECOND
         return place_words(parts, words, median, offset, last_word, self._tokens)
 
-    def _decode(self, features: Array, before: Sequence[int], start: int) -> Decoded:
+    def _decode(self, window: Array, before: Sequence[int], start: int) -> Decoded:
         """Decodes a window at each temperature, until a text passes the thresholds."""
         found: list[Decoded] = []
         for number, temperature in enumerate(self._options.temperatures):
-            decoded = self._search(features, before, temperature, start + number)
+            decoded = self._search(window, before, temperature, start + number)
             found.append(decoded)
             if not self._fails(decoded):
                 return decoded
@@ -203,11 +211,11 @@ class Transcription(Iterator[Segment]):
         return best._replace(temperature=found[-1].temperature)
 
     def _search(
-        self, features: Array, before: Sequence[int], temperature: float, draw: int
+        self, window: Array, before: Sequence[int], temperature: float, draw: int
     ) -> Decoded:
         """Decodes a window by one search."""
         start_ids = self._tokens.start(self.language, self._options.task, before)
-        inputs = {FEATURES: features[None], signature.START_IDS: np.array([start_ids], np.int32)}
+        inputs = {self._input: window[None], signature.START_IDS: np.array([start_ids], np.int32)}
         if self._options.word_timestamps:
             inputs[signature.WORD_TIMES] = np.array(1, np.int32)
         if temperature > 0:

@@ -12,6 +12,7 @@ from helpers.exports import counts
 from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.runtime import Transcriber
 from keras_transformer.export.runtime.__main__ import main
+from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.speech import command
 from keras_transformer.export.runtime.speech.tokens import SpeechOptions
 from keras_transformer.export.runtime.speech.transcription import Transcription, split
@@ -471,6 +472,57 @@ def test_the_import_command_writes_a_transcriber(sound, capfdbinary):
     ]
     assert main([str(artefact), str(sound.with_name("no.wav")), "--quiet"]) == 2
     assert b"There is no file" in capfdbinary.readouterr().err
+
+
+def times_and_words(segments):
+    return [
+        (
+            each.token_ids,
+            round(each.start, 3),
+            round(each.end, 3),
+            [word.text for word in each.words],
+        )
+        for each in segments
+    ]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("form", ["onnx", "litert"])
+def test_a_file_that_reads_samples_writes_the_same(form):
+    """All of a window: sounds without a whole one, a whole one, and the start of a longer one."""
+    ours = Transcriber(whisper_folder.artefact(form, *whisper_folder.SAMPLES), threads=1)
+    other = Transcriber(whisper_folder.artefact(), threads=1)
+    assert [value["axes"] for value in ours.manifest["inputs"]] == [
+        ["batch", "samples_length"],
+        ["batch", "start_ids_length"],
+    ]
+    most = ours.manifest["limits"]["source_length"]
+    assert most == 160 * whisper_folder.FRAMES
+    options = {"temperatures": [0.0], "no_speech_threshold": None, "word_timestamps": True}
+    for seed, size in enumerate((201, 1000, 1599, most, 5 * most)):
+        samples = noise(0.8, seed)[:size] * np.linspace(1, 0.3, size, dtype="float32")
+        one, expected = (each.transcribe(samples, **options) for each in (ours, other))
+        assert times_and_words(next(one.windows())) == times_and_words(next(expected.windows()))
+        assert one.language_probability == pytest.approx(expected.language_probability, abs=1e-4)
+        assert one.duration == expected.duration == size // 160 / 100
+    assert len(list(one.windows())) > 1
+    # A program without this package passes samples and start tokens only.
+    start = np.array([[2, 1, TRANSCRIBE]], "int32")
+    features = FeatureReader(samples[:most], 5).window(0, whisper_folder.FRAMES)
+    inputs = {"start_ids": start, "samples": samples[None, :most]}
+    ids, scores = ours.session.run(["token_ids", "scores"], inputs)
+    inputs = {"start_ids": start, "features": features[None]}
+    expected = other.session.run(["token_ids", "scores"], inputs)
+    np.testing.assert_array_equal(ids, expected[0])
+    np.testing.assert_allclose(scores, expected[1], rtol=1e-4)
+    # Sound that does not fit a window.
+    too_long = {"start_ids": start[0], "samples": samples}
+    (result,) = ours.n_best([too_long])
+    assert result.error and f"lengths up to {most}" in result.error
+    for size in (most + 160, 2 * most):
+        with pytest.raises(Exception, match="(?i)reshape|batch_size"):  # of the engine
+            ours.session.run(None, {"start_ids": start, "samples": samples[None, :size]})
+    assert check(whisper_folder.artefact(form, *whisper_folder.SAMPLES)) == 0
 
 
 def test_sound_options_need_a_sound_file(capsys):
