@@ -21,8 +21,14 @@ from keras_transformer.export.proof import comparison
 
 # Seconds of a processor in which an engine must open a file and run all cases, and of a clock.
 LIMIT, PATIENCE = 30, 600
-# Errors of engines that a file of `faults/` reproduces: engine, pattern of the reason, file.
-FAULTS = ()
+# What follows an error of an engine, and is left out of its reason.
+TRACE = re.compile(r"Traceback \(most|Stack backtrace:|Summary:|\S*\", line \d+, in | in run call = ")
+# Faults that a file of `faults/` reproduces: column, pattern of the row's name, file.
+FAULTS = (
+    ("OpenVINO, portable", "sampling", "openvino_int64"),
+    ("OpenVINO", "sampling", "openvino_int64"),
+    ("OpenVINO", "language model", "openvino_nested_loop"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,16 +155,14 @@ class Subject:
         elif opened is None and "ended with -" not in reason:
             return {"state": "refused", "reason": reason}
         cell = {"state": "fault", "reason": reason}
-        for opener, pattern, name in FAULTS:
-            if opener == engine.opener and re.search(pattern, reason):
-                cell["reproduction"] = name
+        for column, pattern, name in FAULTS:
+            if column == engine.name and re.search(pattern, self.row.name):
+                return cell | {"reproduction": name}
         return cell
 
     def _reason(self, error):
         """Returns an error in one line, without folders of this run and traces of calls."""
         text = str(error).removeprefix("engines_run:run: ")
-        for end in ("Traceback (most", "Stack backtrace:", "Summary:"):
-            text = text.split(end)[0]
-        text = text.split("with a message:")[-1]  # OpenVINO's, below a list of its callers
-        text = " ".join(text.split()).replace(f"{self._folder}/", "")[:400]
+        text = " ".join(text.split()).replace(f"{self._folder}/", "")
+        text = TRACE.split(text)[0].split("with a message: ")[-1].strip()[:400]
         return text if isinstance(error, bench.WorkerError) else f"{type(error).__name__}: {text}"
