@@ -1,4 +1,4 @@
-"""Rows of the table of engines: rows of the table of kinds, and searches, precisions and Whisper."""
+"""Rows of the table of engines: kinds of task, searches, precisions and Whisper."""
 
 import dataclasses
 from typing import Any

@@ -34,12 +34,11 @@ def stepwise(first: Call, step: Call) -> Call:
     def search(inputs: Arrays) -> dict[str, np.ndarray]:
         tensors = first(inputs)
         width, most = tensors["scores"].shape[1], tensors["history"].shape[2]
-        for steps in range(1, most + 1):
+        steps, unfinished = 0, True
+        while unfinished and steps < most:
             found = step(tensors)
-            unfinished = found.pop("unfinished")
+            steps, unfinished = steps + 1, bool(found.pop("unfinished"))
             tensors |= {name.removeprefix("next."): array for name, array in found.items()}
-            if not unfinished:
-                break
         others = [name for name in ("token_scores", "alignments") if name in tensors]
         records = [tensors[name][:, -width:, -steps:] for name in ("history", *others)]
         start = tensors.get("start_length")

@@ -195,9 +195,18 @@ def engines(report):
             [row["name"], *(engines_cell(row, name, reasons) for name in columns)]
             for row in report["rows"]
         ]
-        parts.append(table(["model", *columns], rows))
+        parts.append(table(["model", *columns], [*rows, equal_rows(report, columns)]))
     notes = [f"{number}. {text}" for number, text in reasons.values()]
     return "\n\n".join([*parts, "Reasons, each with its first text:", "\n".join(notes)])
+
+
+def equal_rows(report, columns):
+    """Returns the last row of a table of engines: how many rows are equal."""
+    states = [
+        [row["cells"][name]["state"] for row in report["rows"] if name in row.get("cells", ())]
+        for name in columns
+    ]
+    return ["**equal**", *(f"**{found.count('equal')} of {len(found)}**" for found in states)]
 
 
 def engines_cell(row, name, reasons):
@@ -207,7 +216,7 @@ def engines_cell(row, name, reasons):
         return None
     if cell["state"] == "equal":
         return "equal"
-    kind = re.sub(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\S*[\d_/:]\S*", "", cell["reason"])[:60]
+    kind = re.sub(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\S*[\d_/:]\S*", "", cell["reason"])[:24]
     key = name.partition(",")[0], kind, cell.get("reproduction")
     if key not in reasons:
         text = f"{key[0].strip('`')}: `{cell['reason'].replace('`', ' ')}`"

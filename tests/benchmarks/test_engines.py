@@ -1,8 +1,7 @@
-"""The table of engines: a row in each engine, the whole table at night, and the faults of engines."""
+"""The table of engines: one row, the whole table at night, and the faults of engines."""
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 import columns  # noqa: E402
 import engines  # noqa: E402
+import export_columns  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -52,9 +52,9 @@ def test_the_report_has_all_engines_and_a_reason_for_each_failure():
         (row["name"], name, cell.get("reproduction"))
         for row in rows
         for name, cell in row["cells"].items()
-        if cell["state"] == "fault"
+        if cell["state"] == "fault" and name not in export_columns.TOOLS
     ]
-    assert {name for *_, name in faults} <= files, faults
+    assert faults and {name for *_, name in faults} <= files, faults
 
 
 @pytest.mark.parametrize("path", FAULTS, ids=[path.stem for path in FAULTS])
@@ -66,14 +66,13 @@ def test_a_reproduction_is_short(path):
 @pytest.mark.nightly
 @pytest.mark.parametrize("path", FAULTS, ids=[path.stem for path in FAULTS])
 def test_a_reproduction_still_shows_its_fault(path):
-    """A fault that is gone passes away from the table: measure it again."""
-    for package in ("openvino", "onnxslim", "tract"):
-        if package in path.read_text("utf-8") and importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
+    """If a fault is gone, measure the table again."""
+    if "openvino" in path.stem:
+        pytest.importorskip("openvino")
     command = [sys.executable, str(path)]
-    environment = os.environ | {"KERAS_TRANSFORMER_SERVES": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode != 0, f"The fault is gone:\n{done.stdout}"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    shown = done.returncode < 0 or "AssertionError" in done.stderr  # below 0: it never returned
+    assert shown, f"The fault is gone:\n{done.stdout}{done.stderr}"
 
 
 @pytest.mark.full
@@ -114,6 +113,6 @@ def test_a_table_numbers_its_reasons():
         {"name": "three", "cells": {"A": fault}},
     ]
     text = columns.TABLES["engines"]({"rows": rows})
-    assert "| one | equal | refused (1) |" in text
+    assert "| one | equal | refused (1) |" in text and "| **equal** | **1 of 3** |" in text
     assert "| two | fault (2) | refused (1) |" in text and "| three | fault (2) | - |" in text
     assert "2. A: `crashes` [Reproduction](#some-crash)." in text

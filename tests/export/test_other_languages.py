@@ -52,7 +52,11 @@ def compiled(interface, library, tmp_path_factory):
 
 def run(command, **environment):
     done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=120, env=environment or None
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment or None,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -76,7 +80,9 @@ def test_strings_in_c_are_those_of_python(compiled):
     # The library of the Python package needs Python's symbols; other packages' libraries do not.
     names = {sysconfig.get_config_var(name) for name in ("LDLIBRARY", "INSTSONAME")}
     folder = pathlib.Path(sysconfig.get_config_var("LIBDIR"))
-    python = [folder / name for name in names if name and ".so" in name and (folder / name).exists()]
+    python = [
+        folder / name for name in names if name and ".so" in name and (folder / name).exists()
+    ]
     if not python:
         pytest.skip("this Python has no shared library")
     artefact, program = exports.artefact(), compiled("translate_text")

@@ -1,4 +1,4 @@
-"""Headers and Java classes of ONNX Runtime, from a package of npm that has them for all platforms."""
+"""Headers and Java classes of ONNX Runtime, from a package of npm that has them."""
 
 import io
 import shutil
