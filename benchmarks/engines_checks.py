@@ -118,7 +118,8 @@ class Subject:
     def cell(self, engine):
         """Returns the cell of an engine, a dict; `None` if the engine is not installed.
 
-        "state" is "equal", "refused" or "fault". "reason" is the error of a refusal or of a fault.
+        "state" is "equal", "refused", "fault", or for tools that reduce the precision "differs", if
+        they exceed the tolerance of ours. "reason" is the error of a refusal or of a fault.
         "reproduction" is the file of `faults/` that shows the fault alone.
         """
         paths = self.written(engine.files)
@@ -158,6 +159,8 @@ class Subject:
             reason = f"does not return within {LIMIT} seconds of a processor"
         elif opened is None and "ended with -" not in reason:
             return {"state": "refused", "reason": reason}
+        if engine.precision and reason.startswith("ExportError"):
+            return {"state": "differs", "reason": reason}
         cell = {"state": "fault", "reason": reason}
         for column, pattern, name in FAULTS:
             if column == engine.name and re.search(pattern, self.row.name):

@@ -151,11 +151,12 @@ def open_litert(path: Path) -> Call:
 
 
 def open_tract(path: Path) -> Call:
+    import onnx
     import tract
 
     model = tract.onnx().load(str(path))
     names = [model.input_name(i) for i in range(model.input_count())]
-    outputs = [model.output_name(i) for i in range(model.output_count())]
+    outputs = [value.name for value in onnx.load(path).graph.output]  # tract renames some
     runnable = model.into_model().into_runnable()
     return lambda inputs: {
         name: value.to_numpy()

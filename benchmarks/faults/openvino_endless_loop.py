@@ -16,5 +16,5 @@ model = kt.Transformer(97, **shape, recurrent_decoder=True)
 with tempfile.TemporaryDirectory() as out:
     export.export_onnx(model, f"{out}/o", search=kt.BeamSearch(4), max_length=12, verbose=False)
     compiled = openvino.Core().compile_model(f"{out}/o/model.onnx", "CPU")
-resource.setrlimit(resource.RLIMIT_CPU, (int(resource.getrusage(0).ru_utime) + 60,) * 2)
+resource.setrlimit(resource.RLIMIT_CPU, (int(resource.getrusage(0).ru_utime) + 30,) * 2)
 compiled({"source_ids": np.int32([[5, 6, 7]])})  # ONNX Runtime takes milliseconds
