@@ -125,8 +125,8 @@ def _reciprocal_root(make: Callable[..., Tensor], x: Any, name: Any = None) -> T
     A sum with a positive constant, as in the norms of layers, keeps its operator.
     """
     x = tf.convert_to_tensor(x)
-    terms = x.op.inputs if x.op.type == "AddV2" else ()
-    known = [value for value in map(tf.get_static_value, terms) if value is not None]
+    added = x.op.inputs if x.op.type == "AddV2" else ()
+    known = [value for value in map(tf.get_static_value, added) if value is not None]
     if any((value > 0).all() for value in known):
         return make(x, name)
     return tf.where(tf.equal(x, 0), tf.constant(np.inf, x.dtype), make(x, name))
