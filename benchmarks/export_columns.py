@@ -1,5 +1,6 @@
 """Tables of exports: equality, size and speed of artefacts, and Firefox' models."""
 
+import re
 import statistics
 
 from markdown_tables import Table, table, tables
@@ -218,9 +219,56 @@ PATTERN_COSTS = Table(
     ],
     lambda report: report["costs"],
 )
+
+# Columns of the second table of engines: what tools make of `model.onnx`, run in ONNX Runtime.
+TOOLS = ("onnxslim", "saved by ONNX Runtime", "quantize_dynamic", "convert_float_to_float16")
+
+
+def engines(report):
+    """Makes the table of engines and the table of tools, and lists their reasons below."""
+    names = list(dict.fromkeys(name for row in report["rows"] for name in row.get("cells", ())))
+    reasons = {}  # number and text of each kind of reason
+    parts = []
+    for columns in ([n for n in names if n not in TOOLS], [n for n in names if n in TOOLS]):
+        rows = [
+            [row["name"], *(engines_cell(row, name, reasons) for name in columns)]
+            for row in report["rows"]
+        ]
+        parts.append(table(["model", *columns], [*rows, equal_rows(report, columns)]))
+    notes = [f"{number}. {text}" for number, text in reasons.values()]
+    return "\n\n".join([*parts, "Reasons, each with its first text:", "\n".join(notes)])
+
+
+def equal_rows(report, columns):
+    """Returns the last row of a table of engines: how many rows are equal."""
+    states = [
+        [row["cells"][name]["state"] for row in report["rows"] if name in row.get("cells", ())]
+        for name in columns
+    ]
+    return ["**equal**", *(f"**{found.count('equal')} of {len(found)}**" for found in states)]
+
+
+def engines_cell(row, name, reasons):
+    """Returns a cell with the number of its reason. Reasons may differ in names and numbers."""
+    cell = row["cells"].get(name) if "cells" in row else {"state": "fault", "reason": row["fails"]}
+    if cell is None:
+        return None
+    if cell["state"] == "equal":
+        return "equal"
+    kind = re.sub(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\S*[\d_/:]\S*", "", cell["reason"])[:24]
+    key = name.partition(",")[0], kind, cell.get("reproduction")
+    if key not in reasons:
+        text = f"{key[0].strip('`')}: `{cell['reason'].replace('`', ' ')}`"
+        if key[2]:
+            text += f" [Reproduction](#{key[2].replace('_', '-')})."
+        reasons[key] = len(reasons) + 1, text
+    return f"{cell['state']} ({reasons[key][0]})"
+
+
 TABLES = {
     "bergamot": IMPORTED,
     "bergamot-words": words_per_second,
+    "engines": engines,
     "export": EXPORT,
     "kinds": kinds,
     "kinds-speed": KINDS_SPEED,

@@ -119,6 +119,19 @@ def _power(make: Callable[..., Tensor], x: Any, y: Any, name: Any = None) -> Ten
     return tf.gather(table, y)
 
 
+def _reciprocal_root(make: Callable[..., Tensor], x: Any, name: Any = None) -> Tensor:
+    """Gives infinity for 0, where LiteRT's default kernels give NaN.
+
+    A sum with a positive constant, as in the norms of layers, keeps its operator.
+    """
+    x = tf.convert_to_tensor(x)
+    added = x.op.inputs if x.op.type == "AddV2" else ()
+    known = [value for value in map(tf.get_static_value, added) if value is not None]
+    if any((value > 0).all() for value in known):
+        return make(x, name)
+    return tf.where(tf.equal(x, 0), tf.constant(np.inf, x.dtype), make(x, name))
+
+
 def _scatter_update(
     make: Callable[..., Tensor], tensor: Any, indices: Any, updates: Any, **options: Any
 ) -> Tensor:
@@ -173,6 +186,7 @@ def _is_constant(value: Tensor) -> bool:
 REPLACED = {
     (gen_array_ops, "strided_slice"): _strided_slice,
     (gen_array_ops, "tensor_scatter_update"): _scatter_update,
+    (tf.math, "rsqrt"): _reciprocal_root,
     (gen_math_ops, "floor_div"): _floor_divide,
     (gen_math_ops, "_pow"): _power,
     (gen_nn_ops, "top_kv2"): _top_k,

@@ -16,6 +16,7 @@ COMMANDS = {
     "archive",
     "bergamot",
     "browser",
+    "engines",
     "export",
     "gpu",
     "growth",

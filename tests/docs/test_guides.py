@@ -103,6 +103,7 @@ GUIDES = {
         tuple(f"out/{name}/model.tflite" for name in ("litert", "litert_int8")),
         starts_from=MODEL_FILES,
     ),
+    "other_languages": Guide(starts_from=("out/onnx",), serves=True),
     "cuda": Guide(("check.txt",), starts_from=("out/onnx",), serves=True),
     "archive": Guide(("out/archive/part-000000.parquet",), starts_from=("out/onnx",), serves=True),
     "triton": Guide(

@@ -428,3 +428,21 @@ def test_integers_are_divided_and_raised_exactly_or_not_at_all():
         if op.type in ("FloorDiv", "Pow")
     ]
     assert sorted(kinds, key=str) == [("FloorDiv", tf.int32), ("FloorDiv", tf.int64)]
+
+
+def test_the_reciprocal_root_of_zero_is_infinite(tmp_path):
+    """An empty sentence has a vector of zeros, also after its normalisation."""
+    x = keras.Input((3,), name="x")
+    outputs = {"unit": layers.UnitNormalization()(x), "root": keras.ops.rsqrt(x)}
+    model = keras.Model(x, outputs)
+    rows = np.array([[0, 0, 0], [0, 1, 4]], "float32")
+    export_litert(model, tmp_path / "out", samples=[{"x": rows}], verbose=False)
+    session = open_session(read_artefact(tmp_path / "out"), threads=1)
+    unit, root = session.run(["unit", "root"], {"x": rows})
+    np.testing.assert_allclose(unit[0], 0)
+    np.testing.assert_allclose(root, [[np.inf] * 3, [np.inf, 1, 0.5]])
+    with portable_operators():
+        norm = tf.function(lambda x: tf.math.rsqrt(x + 0.001)).get_concrete_function(
+            tf.TensorSpec([None], "float32")
+        )
+    assert "SelectV2" not in {op.type for op in norm.graph.get_operations()}
