@@ -23,7 +23,12 @@ from keras_transformer.export import ExportError, export_litert, litert_model
 from keras_transformer.export.artefact import manifest as manifests
 from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
 from keras_transformer.export.litert_operators import MOST_POWER, portable_operators
-from keras_transformer.export.runtime import ProviderError, Translator, open_runner
+from keras_transformer.export.runtime import (
+    ProviderError,
+    Translator,
+    litert_session,
+    open_runner,
+)
 from keras_transformer.export.runtime.check import check
 from keras_transformer.export.runtime.sessions import open_session
 
@@ -446,3 +451,43 @@ def test_the_reciprocal_root_of_zero_is_infinite(tmp_path):
             tf.TensorSpec([None], "float32")
         )
     assert "SelectV2" not in {op.type for op in norm.graph.get_operations()}
+
+
+class FaultyInterpreter:
+    """Computes wrong numbers in a call that needs more memory than all calls before it."""
+
+    def __init__(self, **options):
+        self.most, self.calls = 0, 0
+
+    def get_signature_runner(self):
+        return self
+
+    def __call__(self, ids):
+        self.calls += 1
+        is_wrong, self.most = ids.size > self.most, max(ids.size, self.most)
+        return {"sums": ids.sum(axis=1) + is_wrong}
+
+
+def test_a_call_with_new_largest_sizes_runs_twice(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(
+        litert_session,
+        "Interpreter",
+        lambda **options: opened.append(FaultyInterpreter()) or opened[-1],
+    )
+    (tmp_path / "model.tflite").write_bytes(b"")
+    session = litert_session.LiteRTSession(tmp_path / "model.tflite")
+    expected = 0
+    for shape, runs in [
+        ((2, 3), 2),
+        ((2, 3), 1),
+        ((1, 3), 1),
+        ((1, 5), 2),
+        ((2, 5), 2),
+        ((2, 4), 1),
+    ]:
+        ids = np.ones(shape, "int32")
+        np.testing.assert_array_equal(session.run(None, {"ids": ids})[0], ids.sum(axis=1))
+        expected += runs
+        assert opened[0].calls == expected
+    assert len(opened) == 1
