@@ -41,6 +41,7 @@ def hub(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN", "hf_made_up")
     monkeypatch.setenv("KERAS_TRANSFORMER_SERVES", "1")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)  # other tests set it
     yield server
     server.close()
 
