@@ -94,8 +94,8 @@ class Pattern(Constraint):
     ) -> None:
         if not hasattr(tokenizer, "piece_bytes"):
             raise TypeError(
-                "Pattern needs tokenizer=, the target's tokenizer, to know the text of each id; "
-                f"got {type(tokenizer).__name__}."
+                "Pattern must know the text of each id. Pass the target's tokenizer, not "
+                f"{type(tokenizer).__name__}."
             )
         self.regex: str = _as_regex(regex, json_schema, choices)
         texts = tokenizer.piece_bytes

@@ -23,7 +23,9 @@ ARGUMENTS = {
     for writer in ("onnx", "saved_model", "ctranslate2", "marian", "triton")
     for name in inspect.signature(getattr(export, f"export_{writer}")).parameters
 } - {"model", "path", "name"}
-BEHIND = re.compile(r"export\.(?!runtime|serving|documents|archive|ray)\w+|importers|search|models")
+BEHIND = re.compile(
+    r"export\.(?!runtime|serving|documents|archive|ray|hub|verify)\w+|importers|search|models"
+)
 OTHER_FORMATS = re.compile(r"export\.(triton|marian_folder|ctranslate2_model|encoder_decoder)")
 
 

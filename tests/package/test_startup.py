@@ -13,9 +13,14 @@ EXPORT = pathlib.Path(__file__).parents[2] / "export"
 
 
 def test_every_command_below_export_is_a_serving_command():
-    commands = {
-        f"keras_transformer.export.{path.parent.name}" for path in EXPORT.glob("*/__main__.py")
+    commands = {path.parent.name for path in EXPORT.glob("*/__main__.py")}
+    commands |= {
+        path.stem
+        for path in EXPORT.glob("*.py")
+        if path.name != "__main__.py" and '__name__ == "__main__"' in path.read_text("utf-8")
     }
+    commands -= {"compare"}  # it runs Keras
+    commands = {f"keras_transformer.export.{name}" for name in commands}
     assert commands == set(startup.SERVERS)
 
 
