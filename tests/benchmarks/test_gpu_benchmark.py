@@ -43,7 +43,6 @@ def report(tmp_path_factory):
     return found
 
 
-@pytest.mark.nightly
 def test_every_layer_is_right_in_every_precision(report):
     part = report["parts"]["correctness"]
     assert part["status"] == "done"
@@ -55,7 +54,6 @@ def test_every_layer_is_right_in_every_precision(report):
         assert 0 < row["relative_error"] < row["limit"] < 0.04
 
 
-@pytest.mark.nightly
 def test_low_precisions_compute_in_low_precision(report):
     errors = {
         row["precision"]: row["units"]
@@ -66,7 +64,6 @@ def test_low_precisions_compute_in_low_precision(report):
         assert errors[precision] > 0.1, "less than a tenth of one rounding: float32 ran instead"
 
 
-@pytest.mark.nightly
 def test_serving_ran_on_the_provider_and_the_engines_agree(report):
     part = report["parts"]["serving"]
     assert part["status"] == "done"
@@ -85,7 +82,6 @@ def test_serving_ran_on_the_provider_and_the_engines_agree(report):
         assert row["agreement"] == (1.0 if row["rival"] else None)
 
 
-@pytest.mark.nightly
 def test_fit_trains_under_a_strategy_and_a_missing_data_set_is_named(report):
     part = report["parts"]["strategy"]
     assert part["status"] == "done"
@@ -96,7 +92,6 @@ def test_fit_trains_under_a_strategy_and_a_missing_data_set_is_named(report):
     assert quality["status"] == "left out" and "--multi30k" in quality["reason"]
 
 
-@pytest.mark.nightly
 def test_the_report_names_versions_date_and_device(report):
     assert report["versions"]["onnxruntime"] and report["date"] and report["device"]
     assert report["machine"]["threads"] == 1
