@@ -1,8 +1,8 @@
 """Proves an installed wheel in a clean environment. Usage: check_installed.py EXTRAS
 
-`train,export` must import every module but those of other extras. `service`, with Ray, must import
-its own, and `serve` the runtime, where no framework is installed. `serve` must stay small, and must
-name the missing extra when a layer is used.
+`train,export` must import every module that needs no other extra. `service`, with Ray, must import
+its modules, and `serve` the runtime, where no framework is installed. `serve` must stay small,
+and must name the missing extra when a layer is used.
 """
 
 import importlib.util

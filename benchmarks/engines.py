@@ -1,4 +1,4 @@
-"""Which engines run an export: a row per model, a column per engine.
+"""The engines that run an export: a row per model, a column per engine.
 
     python benchmarks/engines.py --output benchmarks/results/engines.json   # all rows
     python benchmarks/engines.py --rows tags "text to text, greedy"         # some

@@ -23,7 +23,7 @@ TOLERANCES = {"float32": 1e-3}
 LOWER_PRECISION = 0.05
 
 
-def verify(name: StrPath, revision: str | None = None) -> list[str]:
+def verify(name: StrPath, revision: str | None = None) -> list[str] | None:
     """Runs the stored batch and compares the results with the stored ones.
 
     Args:
@@ -31,7 +31,7 @@ def verify(name: StrPath, revision: str | None = None) -> list[str]:
         revision: of the hub. Defaults to `None`: the newest commit.
 
     Returns:
-        What differs, a line for each output; empty if nothing does.
+        A line for each output that differs; `None` if the manifest holds no answers.
 
     Raises:
         ArtefactError: the artefact is damaged, or the hub does not give it.
@@ -39,15 +39,14 @@ def verify(name: StrPath, revision: str | None = None) -> list[str]:
 
     Example:
 
-    >>> verify("examples/model")  # doctest: +SKIP
+    >>> verify("out/onnx")  # doctest: +SKIP
     []
     """
     artefact = read_artefact(download(name, revision))
     print(f"{len(artefact.states)} files have the checksums of the manifest")
     example = artefact.manifest.get("example")
     if example is None:
-        print("the manifest holds no answers, because the inputs are large or it is older")
-        return []
+        return None
     types = {
         value["name"]: value["dtype"]
         for value in (*artefact.manifest["inputs"], *artefact.manifest.get("options", ()))
@@ -55,6 +54,7 @@ def verify(name: StrPath, revision: str | None = None) -> list[str]:
     inputs = {x: np.array(rows, types[x]) for x, rows in example["inputs"].items() if x in types}
     names = list(example["outputs"])
     found = open_session(artefact).run(names, inputs)
+    print(f"ran the stored batch on {engine_of(artefact.manifest)}")
     tolerance = TOLERANCES.get(artefact.manifest["precision"], LOWER_PRECISION)
     faults = []
     for output, array in zip(names, found, strict=True):
@@ -80,13 +80,15 @@ def main() -> int:
     args = parser.parse_args()
     try:
         faults = verify(args.name, args.revision)
-        engine = engine_of(read_artefact(download(args.name, args.revision)).manifest)
     except (ArtefactError, ImportError, ProviderError) as error:
         print(error, file=sys.stderr)
         return 2
+    if faults is None:
+        print(f"{args.name}: only checksums were compared, because the manifest holds no answers")
+        return 0
     for fault in faults:
         print(fault)
-    print(f"{args.name}: {'answers differ' if faults else 'verified'} on {engine}")
+    print(f"{args.name}: {'answers differ' if faults else 'verified'}")
     return 1 if faults else 0
 
 

@@ -21,11 +21,12 @@ from keras_transformer.search.scores import Scores
 from keras_transformer.special_ids import END_ID
 from keras_transformer.types import AnyTokenizer, Array, Tensor
 
-DEAD, ENDED, START = range(3)  # the first states: no text can follow; after the end token; before
+# The first states: no text can follow, after the end token, before the text.
+DEAD, ENDED, START = range(3)
 NEVER = 2**30  # tokens that are missing in a state from which no text of the pattern follows
 BYTES = 256
 # Follows the text. Without it, outlines-core 0.2.14 drops bytes after which a text that was
-# complete is not: "." in "3.5" for [0-9]+(\\.[0-9]+)?
+# complete is not: "." in "3.5" for [0-9]+(\.[0-9]+)?
 LAST = "\U0010ffff"
 
 
@@ -254,7 +255,7 @@ def token_automaton(
             found = longer[found, byte]
         return found
 
-    # START becomes a state of its own: another state takes the texts that may come back to it.
+    # Only the first token leaves START. Later texts that lead to it lead to a copy of it.
     again = len(after)
     keys = [(class_of(text), class_of(begin)) for text, begin in zip(texts, first, strict=True)]
     keys = [key if text else None for key, text in zip(keys, texts, strict=True)]
