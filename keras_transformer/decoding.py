@@ -179,6 +179,20 @@ def call_encoder(encoder: keras.Model, source: Any) -> Any:
     return encoder(source)
 
 
+def check_start(ids: Sequence[int], reads_start: bool) -> tuple[int, ...]:
+    """Returns the argument `target_start` of a model as a tuple.
+
+    Raises:
+        ValueError: the begin id is not first, or a search reads these tokens from an input.
+    """
+    if list(ids[:1]) != [BEGIN_ID] or reads_start and len(ids) > 1:
+        raise ValueError(
+            f"target_start must start with the begin id {BEGIN_ID}, and has no effect with "
+            f"reads_start=True, but {tuple(ids)} was passed."
+        )
+    return tuple(ids)
+
+
 def is_causal(model: Any) -> bool:
     """Returns whether a model continues its source, as a language model does."""
     return [tensor.name for tensor in getattr(model, "inputs", None) or ()] == ["target_ids"]
@@ -200,9 +214,11 @@ class CachedDecoding:
         encoder_stack: `Stack` of the encoder; `None` if the caller passed the encoder.
         decoder_stack: `Stack` of the decoder.
         reads_start: whether the source input `start_ids` (B, P) replaces the begin token.
+        target_start: ids with which every target starts, the begin id first.
     """
 
     reads_start: bool = False
+    target_start: tuple[int, ...] = (BEGIN_ID,)
 
     @property
     def recurrent(self) -> bool:
@@ -230,14 +246,15 @@ class CachedDecoding:
     def start_ids(self, source_ids: Any) -> Tensor:
         """Returns the tokens before the first generated one, int32 (B, P).
 
-        They are the begin id, with P = 1. Without an encoder they are the prompt, and with
-        `reads_start` the input `start_ids`.
+        They are `target_start`. Without an encoder they are the prompt, and with `reads_start` the
+        input `start_ids`.
         """
         if self.encoder is None or self.reads_start:
             start = source_ids[START_IDS] if self.reads_start else source_ids
             return ops.cast(start, "int32")
         batch_size = ops.shape(keras.tree.flatten(source_ids)[0])[0]
-        return ops.full((batch_size, 1), BEGIN_ID, dtype="int32")
+        start = [ops.full((batch_size, 1), id, dtype="int32") for id in self.target_start]
+        return start[0] if len(start) == 1 else ops.concatenate(start, axis=1)
 
     def encode(self, source_ids: Any) -> ProjectedMemory | tuple[()]:
         """Encodes the source (B, S), or a dict of the encoder's inputs, for all steps.
@@ -274,9 +291,8 @@ class CachedDecoding:
         step_bias = ops.broadcast_to(others, (batch_size, beam_width, beam_width))
         past_bias = ops.zeros((batch_size, beam_width, 0), "float32")
         attention = blocks[0].self_attention
-        has_bias = attention.positions is not None and attention.positions.has_bias
         is_small = beam_width * attention.num_heads * attention.key_dim < LEAST_CLOSED
-        closed = () if is_small or has_bias else empty
+        closed = () if is_small or self.decoder_stack.has_bias else empty
         return Cache(DecoderSlots(empty, step_bias), past_bias, closed)
 
     def close(self, cache: Cache, running: Tensor) -> Cache:

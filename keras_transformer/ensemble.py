@@ -117,13 +117,13 @@ class Ensemble(DistributedModel):
         self, ids: Tensor, position: Tensor, memory: Members, cache: Cache
     ) -> tuple[Tensor, Cache]:
         """Returns the log of the mean probabilities (B, W, V), and the caches."""
-        steps = [
+        found = [
             model.decode_step(ids, position, own, past)
             for model, own, past in zip(
                 self.models, memory.memories, map(Cache, *cache), strict=True
             )
         ]
-        logits, after = zip(*steps, strict=True)
+        logits, after = zip(*found, strict=True)
         return log_mean_probabilities(logits), _joined(after)
 
     def close(self, cache: Cache, running: Tensor) -> Cache:

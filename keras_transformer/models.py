@@ -5,13 +5,14 @@ Checkpoints and importers rely on the path and shape of every weight, listed in 
 Shapes: B batch, S source length, T target length, D d_model, V vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 from keras import layers, ops
 
-from keras_transformer.decoding import CachedDecoding, call_encoder
+from keras_transformer.decoding import CachedDecoding, call_encoder, check_start
 from keras_transformer.layers.base import apply_settings, sublayer_settings
 from keras_transformer.layers.blocks import BlockArguments, DecoderBlock, EncoderBlock
 from keras_transformer.layers.checks import (
@@ -23,7 +24,7 @@ from keras_transformer.layers.checks import (
 from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
 from keras_transformer.layers.positions import PositionEncoding, position_encoding
 from keras_transformer.layers.ssru import RecurrentDecoderBlock
-from keras_transformer.special_ids import END_ID, PAD_ID
+from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.training.distribution import DistributedModel
 from keras_transformer.types import Tensor
 
@@ -33,13 +34,21 @@ class Stack:
     """The layers of one side of figure 1, in the order in which a forward pass calls them."""
 
     embedding: TokenEmbedding
-    # If `in_attention`, this layer is not called; each block has its own copy.
+    # If `in_attention`, this layer is not called; each block has its own copy, or all share it.
     positions: PositionEncoding
     segments: SegmentEmbedding | None
     embedding_norm: keras.Layer | None
     dropout: keras.Layer  # on embeddings + positions (section 5.4)
     blocks: list[Any]  # `EncoderBlock`, `DecoderBlock` or `RecurrentDecoderBlock`
-    norm: keras.Layer  # a layer norm for pre-norm blocks, the identity for post-norm blocks
+    norm: keras.Layer  # a norm for pre-norm blocks, the identity for post-norm blocks
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether the scores of a block have a bias of positions."""
+        if self.blocks[0].recurrent:
+            return False
+        positions = [block.self_attention.positions for block in self.blocks]
+        return any(each is not None and each.has_bias for each in positions)
 
     def embed(
         self,
@@ -130,9 +139,6 @@ class TransformerModel(DistributedModel):
             for layer in self.layers:
                 layer.trainable = False
 
-    def _make_norm(self, name: str) -> layers.LayerNormalization:
-        return layers.LayerNormalization(epsilon=self.epsilon, dtype=self._policy, name=name)
-
     def _make_stack(
         self,
         side: str,
@@ -140,6 +146,7 @@ class TransformerModel(DistributedModel):
         embedding: TokenEmbedding,
         block: type[EncoderBlock | DecoderBlock],
         num_layers: int,
+        positions: Any,
         num_segments: int | None = None,
     ) -> Stack:
         """Makes the layers of one side of figure 1.
@@ -150,32 +157,65 @@ class TransformerModel(DistributedModel):
             embedding: layer that embeds the ids.
             block: class of the blocks.
             num_layers: number of blocks.
+            positions: argument of a position encoding, or a list with one for each block.
             num_segments: as in `SegmentEmbedding`; `None` for rows of one text.
         """
         check_positive(num_layers=num_layers)
         dtype = self._policy
-        positions = position_encoding(self.positions, dtype=dtype, name=f"{text}_positions")
-        self.max_length = positions.max_length
+        each = positions if isinstance(positions, list) else [positions] * num_layers
+        if len(each) != num_layers:
+            raise ValueError(
+                f"positions has {len(each)} encodings for {num_layers} blocks. Pass one for each "
+                "block, or one for all."
+            )
+        first, *others = [
+            position_encoding(one, dtype=dtype, name=f"{text}_positions") for one in each
+        ]
+        if isinstance(positions, list) and not all(one.in_attention for one in (first, *others)):
+            raise ValueError(
+                "positions lists an encoding for each block, but one of them acts on embeddings, "
+                "which have no block. List encodings inside attention, such as "
+                "RotaryPositionEncoding(window=64)."
+            )
+        self.max_length = first.max_length
         arguments = self._block_arguments
-        if not positions.in_attention or block.recurrent:
-            arguments = replace(arguments, positions=None)
+        if not first.in_attention or block.recurrent:
+            each = [None] * num_layers
+        norm_first = [self.norm_first] * num_layers
+        if self.embedding_norm not in (False, True):
+            if self.embedding_norm != "first" or not self.norm_first:
+                raise ValueError(
+                    f"embedding_norm={self.embedding_norm!r} was passed, but it must be True, "
+                    'False or "first", which replaces the first norm of pre-norm blocks: set '
+                    "norm_first=True."
+                )
+            norm_first[0] = "feed_forward"
         blocks = [
-            block(**vars(arguments), dtype=dtype, name=f"{side}_block_{i}")
+            block(
+                **vars(replace(arguments, positions=each[i], norm_first=norm_first[i])),
+                dtype=dtype,
+                name=f"{side}_block_{i}",
+            )
             for i in range(num_layers)
         ]
+        if first.shared and not isinstance(positions, list) and not block.recurrent:
+            key_dim = arguments.key_dim or embedding.d_model // arguments.num_heads
+            first.build((None, arguments.num_heads, None, key_dim))
+            for one in blocks:
+                one.shared_positions = first
         embedding_norm = None
         if self.embedding_norm:
-            embedding_norm = self._make_norm(f"{text}_embedding_norm")
+            embedding_norm = arguments.make_norm(dtype=dtype, name=f"{text}_embedding_norm")
         segments = None
         if num_segments is not None:
             segments = SegmentEmbedding(num_segments, dtype=dtype, name="segment_embedding")
         if self.norm_first:
-            norm = self._make_norm(f"{side}_norm")
+            norm = arguments.make_norm(dtype=dtype, name=f"{side}_norm")
         else:
             norm = layers.Identity(dtype=dtype.compute_dtype, name=f"{side}_norm")
         return Stack(
             embedding=embedding,
-            positions=positions,
+            positions=first,
             segments=segments,
             embedding_norm=embedding_norm,
             dropout=layers.Dropout(self.dropout, dtype=dtype, name=f"{text}_dropout"),
@@ -280,24 +320,31 @@ class Transformer(CachedDecoding, TransformerModel):
             to 6.
         d_model: D. Defaults to 512.
         num_heads: h. Defaults to 8.
-        d_ff: size of the feed-forward networks. Defaults to 2048.
+        d_ff: size of the feed-forward networks. Defaults to 2048, the size of the paper.
         dropout: rate on sublayer outputs and on embeddings + positions. Defaults to 0.1.
         key_dim: d_k. Defaults to d_model / num_heads.
         value_dim: d_v. Defaults to `key_dim`.
         attention_dropout: rate on attention weights. Defaults to 0.
-        activation: of the feed-forward networks. Defaults to "relu".
+        activation: of the feed-forward networks. Defaults to "relu", as in the paper.
         norm_first: `False` for the paper's post-norm, `True` for pre-norm. `True` also adds a layer
             norm after the last block. Defaults to `False`.
         positions: "sinusoidal" (the paper's), "learned" (Table 3, row E) or "rotary"; or a
-            position encoding such as `LearnedPositionEncoding(max_length=512)`.
+            position encoding such as `LearnedPositionEncoding(max_length=512)`; or a pair of them
+            for encoder and decoder. One side, or a model with one stack, also takes a list of
+            encodings inside attention, one for each block.
         target_vocab_size: size of a separate target vocabulary, whose matrix also computes the
             logits. Defaults to `None`, one shared vocabulary.
         encoder: functional Keras model with output (B, S, any size), which replaces the stack of
             encoder blocks and becomes part of this model. The other arguments then describe the
             decoder. Defaults to `None`.
         use_bias: whether attention projections have biases. Defaults to `False`.
-        epsilon: of the layer norms. Defaults to 1e-5.
-        embedding_norm: whether a layer norm follows embeddings + positions. Defaults to `False`.
+        epsilon: of the norms. Defaults to 1e-5.
+        embedding_norm: whether a norm follows embeddings + positions. "first": and stands for the
+            norm before the first self-attention, with `norm_first`. Defaults to `False`.
+        feed_forward: a layer in place of the paper's network, such as `GatedFeedForward(2048)`,
+            which replaces `d_ff` and `activation`; each block has a copy. Defaults to `None`.
+        norm: "layer", "rms" or a layer such as `keras.layers.LayerNormalization(center=False)`,
+            which replaces `epsilon`; each place has a copy. Defaults to "layer".
         tie_output: whether the target embedding also computes the logits. Defaults to `True`.
         output_bias: whether the logits have a bias. Defaults to `False`.
         recurrent_decoder: whether the decoder's blocks are `RecurrentDecoderBlock`, with an `SSRU`
@@ -307,6 +354,8 @@ class Transformer(CachedDecoding, TransformerModel):
             Defaults to `False`: each target starts with the begin id.
         reads_end: whether the encoder reads the end token of a source. `False` masks it out like
             padding, for models that were trained on sources without it. Defaults to `True`.
+        target_start: ids with which every target starts, the begin id first, such as a language
+            after it. A search does not write them. Defaults to (2,), the begin id alone.
         **kwargs: `name`, `trainable`, and `dtype`: policy of the layers, such as "mixed_bfloat16".
 
     Call arguments:
@@ -344,25 +393,28 @@ class Transformer(CachedDecoding, TransformerModel):
         num_layers: int | tuple[int, int] = 6,
         d_model: int = 512,
         num_heads: int = 8,
-        d_ff: int = 2048,
+        d_ff: int | None = None,
         dropout: float = 0.1,
         *,
         key_dim: int | None = None,
         value_dim: int | None = None,
         attention_dropout: float = 0.0,
-        activation: Any = "relu",
+        activation: Any = None,
         norm_first: bool = False,
         positions: Any = "sinusoidal",
         target_vocab_size: int | None = None,
         encoder: keras.Model | None = None,
         use_bias: bool = False,
-        epsilon: float = 1e-5,
-        embedding_norm: bool = False,
+        epsilon: float | None = None,
+        embedding_norm: bool | str = False,
+        feed_forward: Any = None,
+        norm: Any = "layer",
         tie_output: bool = True,
         output_bias: bool = False,
         recurrent_decoder: bool = False,
         reads_start: bool = False,
         reads_end: bool = True,
+        target_start: Sequence[int] = (BEGIN_ID,),
         **kwargs: Any,
     ) -> None:
         arguments = BlockArguments(
@@ -377,6 +429,8 @@ class Transformer(CachedDecoding, TransformerModel):
             use_bias,
             positions,
             epsilon,
+            feed_forward,
+            norm,
         )
         self._store_arguments(
             kwargs,
@@ -391,9 +445,17 @@ class Transformer(CachedDecoding, TransformerModel):
             recurrent_decoder=recurrent_decoder,
             reads_start=reads_start,
             reads_end=reads_end,
+            target_start=check_start(target_start, reads_start),
         )
         is_pair = isinstance(num_layers, (tuple, list))
         depth, target_depth = num_layers if is_pair else (num_layers, num_layers)
+        has_sides = isinstance(self.positions, list)
+        sides = self.positions if has_sides else [self.positions, self.positions]
+        if len(sides) != 2:
+            raise ValueError(
+                f"positions has {len(sides)} entries, but must be one encoding, or a pair for "
+                "encoder and decoder. Each of the pair may be a list with one for each block."
+            )
         dtype = self._policy
         target_embedding = TokenEmbedding(
             vocab_size if target_vocab_size is None else target_vocab_size,
@@ -413,7 +475,7 @@ class Transformer(CachedDecoding, TransformerModel):
             source_ids = keras.Input((None,), dtype="int32", name="source_ids")
             inputs = {"source_ids": source_ids}
             self.encoder_stack = self._make_stack(
-                "encoder", "source", embedding, EncoderBlock, depth
+                "encoder", "source", embedding, EncoderBlock, depth, sides[0]
             )
             ids = source_ids
             if not reads_end:
@@ -424,10 +486,11 @@ class Transformer(CachedDecoding, TransformerModel):
             if isinstance(encoder, keras.Sequential) and encoder.built:
                 encoder = keras.Model(encoder.inputs, encoder.outputs[0], name=encoder.name)
             check_encoder(encoder, target_vocab_size)
-            in_attention = position_encoding(positions).in_attention
+            in_attention = not has_sides and position_encoding(self.positions).in_attention
             without_effect = {
                 "reads_end": not reads_end,
                 "num_layers[0]": is_pair,
+                "positions[0]": has_sides,
                 "positions": recurrent_decoder and in_attention,
             }
             for name in without_effect:
@@ -444,7 +507,7 @@ class Transformer(CachedDecoding, TransformerModel):
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         block = RecurrentDecoderBlock if recurrent_decoder else DecoderBlock
         self.decoder_stack = self._make_stack(
-            "decoder", "target", target_embedding, block, target_depth
+            "decoder", "target", target_embedding, block, target_depth, sides[1]
         )
         vectors = self.decoder_stack(target_ids, memory)
         logits = target_embedding.logits(vectors)
@@ -491,18 +554,20 @@ class TransformerEncoder(TransformerModel):
         num_layers: int = 6,
         d_model: int = 512,
         num_heads: int = 8,
-        d_ff: int = 2048,
+        d_ff: int | None = None,
         dropout: float = 0.1,
         *,
         key_dim: int | None = None,
         value_dim: int | None = None,
         attention_dropout: float = 0.0,
-        activation: Any = "relu",
+        activation: Any = None,
         norm_first: bool = False,
         positions: Any = "sinusoidal",
         use_bias: bool = False,
-        epsilon: float = 1e-5,
-        embedding_norm: bool = False,
+        epsilon: float | None = None,
+        embedding_norm: bool | str = False,
+        feed_forward: Any = None,
+        norm: Any = "layer",
         num_segments: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -518,6 +583,8 @@ class TransformerEncoder(TransformerModel):
             use_bias,
             positions,
             epsilon,
+            feed_forward,
+            norm,
         )
         self._store_arguments(
             kwargs,
@@ -530,7 +597,7 @@ class TransformerEncoder(TransformerModel):
         )
         embedding = TokenEmbedding(vocab_size, d_model, dtype=self._policy, name="token_embedding")
         self.encoder_stack = self._make_stack(
-            "encoder", "source", embedding, EncoderBlock, num_layers, num_segments
+            "encoder", "source", embedding, EncoderBlock, num_layers, self.positions, num_segments
         )
         inputs = source_ids = keras.Input((None,), dtype="int32", name="source_ids")
         segment_ids = None
@@ -572,18 +639,20 @@ class CausalTransformer(CachedDecoding, TransformerModel):
         num_layers: int = 6,
         d_model: int = 512,
         num_heads: int = 8,
-        d_ff: int = 2048,
+        d_ff: int | None = None,
         dropout: float = 0.1,
         *,
         key_dim: int | None = None,
         value_dim: int | None = None,
         attention_dropout: float = 0.0,
-        activation: Any = "relu",
+        activation: Any = None,
         norm_first: bool = False,
         positions: Any = "sinusoidal",
         use_bias: bool = False,
-        epsilon: float = 1e-5,
-        embedding_norm: bool = False,
+        epsilon: float | None = None,
+        embedding_norm: bool | str = False,
+        feed_forward: Any = None,
+        norm: Any = "layer",
         tie_output: bool = True,
         output_bias: bool = False,
         **kwargs: Any,
@@ -600,6 +669,8 @@ class CausalTransformer(CachedDecoding, TransformerModel):
             use_bias,
             positions,
             epsilon,
+            feed_forward,
+            norm,
         )
         self._store_arguments(
             kwargs,
@@ -615,7 +686,7 @@ class CausalTransformer(CachedDecoding, TransformerModel):
             vocab_size, d_model, tie_output, output_bias, dtype=self._policy, name="token_embedding"
         )
         self.decoder_stack = self._make_stack(
-            "decoder", "target", embedding, EncoderBlock, num_layers
+            "decoder", "target", embedding, EncoderBlock, num_layers, self.positions
         )
         target_ids = keras.Input((None,), dtype="int32", name="target_ids")
         vectors = self.decoder_stack(target_ids, use_causal_mask=True)

@@ -12,12 +12,9 @@ from keras import layers, ops
 
 from keras_transformer.layers.base import BaseLayer
 from keras_transformer.layers.checks import check_positive, check_ranks, check_same_length
-from keras_transformer.layers.masks import attention_shape, causal_mask, combine_masks
+from keras_transformer.layers.masks import FORBIDDEN, attention_shape, causal_mask, combine_masks
 from keras_transformer.layers.positions import position_encoding
 from keras_transformer.types import Shape, Tensor
-
-# Added to the scores of masked pairs. The float32 softmax then gives them exactly 0.
-FORBIDDEN = -1e9
 
 
 def masked_softmax(
@@ -188,8 +185,8 @@ class MultiHeadAttention(BaseLayer):
         self.query_projection.build(query_shape)
         self.key_projection.build(key_shape)
         self.value_projection.build(value_shape)
-        if self.positions is not None:
-            self.positions.build((*query_shape[:-1], self.key_dim))
+        if self.positions is not None and not self.positions.built:
+            self.positions.build((query_shape[0], self.num_heads, query_shape[1], self.key_dim))
         self.output_projection = self._projection("output", query_shape[-1], scale=1.0)
         self.output_projection.build((*query_shape[:-1], self.num_heads * self.value_dim))
         self.restore_sublayers()
@@ -281,13 +278,14 @@ class MultiHeadAttention(BaseLayer):
         (B, T, D) and weights (B, H, T, S).
         """
         scores_shape = (query.shape[0], self.num_heads, query.shape[1], keys.shape[2])
-        mask = combine_masks(*(attention_shape(mask, scores_shape) for mask in masks))
         queries = self._project_heads(self.query_projection, query)
         if self.positions is not None:
+            masks = (*masks, self.positions.mask_between(queries, keys, position))
             queries = self.positions.at(queries, position)
             bias = self.positions.bias_between(queries, keys, position)
             if bias is not None:
                 attention_bias = bias if attention_bias is None else attention_bias + bias
+        mask = combine_masks(*(attention_shape(mask, scores_shape) for mask in masks))
         dropout = self.dropout_layer if self.dropout else None
         heads, weights = scaled_dot_product_attention(
             queries, keys, values, mask, dropout, attention_bias

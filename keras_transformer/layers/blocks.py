@@ -13,6 +13,7 @@ from keras import layers, ops
 from keras_transformer.layers.attention import MultiHeadAttention, append
 from keras_transformer.layers.base import BaseLayer
 from keras_transformer.layers.checks import check_positive, check_ranks
+from keras_transformer.layers.positions import PositionEncoding
 from keras_transformer.types import Shape, Tensor
 
 
@@ -32,12 +33,13 @@ def gelu_sigmoid(x: Tensor) -> Tensor:
 class FeedForward(BaseLayer):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, the same at each position (section 3.3).
 
-    Weights: `hidden/kernel` (D, F), `hidden/bias` (F,), `output/kernel` (F, D),
-    `output/bias` (D,).
+    Weights: `hidden/kernel` (D, F), `output/kernel` (F, D), and with `use_bias` `hidden/bias` (F,)
+    and `output/bias` (D,).
 
     Args:
         d_ff: F, size of the hidden layer. The paper uses 2048.
         activation: name of the activation, or a function. Defaults to "relu".
+        use_bias: whether the products add a bias. Defaults to `True`.
 
     Call arguments:
         inputs: (B, T, D).
@@ -54,57 +56,166 @@ class FeedForward(BaseLayer):
     (2, 3, 4)
     """
 
-    def __init__(self, d_ff: int, activation: Any = "relu", **kwargs: Any) -> None:
+    def __init__(
+        self, d_ff: int, activation: Any = "relu", use_bias: bool = True, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         check_positive(d_ff=d_ff)
-        self.d_ff = int(d_ff)
-        self.activation = keras.activations.get(activation)
-        self.hidden = layers.Dense(
-            self.d_ff, self.activation, dtype=self.dtype_policy, name="hidden"
-        )
+        self.d_ff: int = int(d_ff)
+        self.use_bias: bool = use_bias
+        self.activation: Any = keras.activations.get(activation)
+        self.hidden: layers.Dense = self._dense("hidden", self.d_ff, self.activation)
+
+    def _dense(self, name: str, size: int, activation: Any = None) -> layers.Dense:
+        return layers.Dense(size, activation, self.use_bias, dtype=self.dtype_policy, name=name)
 
     def build(self, input_shape: Shape) -> None:
         self.hidden.build(input_shape)
-        self.projection = layers.Dense(input_shape[-1], dtype=self.dtype_policy, name="output")
+        self.projection: layers.Dense = self._dense("output", input_shape[-1])
         self.projection.build((*input_shape[:-1], self.d_ff))
         self.restore_sublayers()
 
     def call(self, inputs: Tensor) -> Tensor:
         # With one row per token, TensorFlow fuses product, bias and activation.
         rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # (B T, D)
-        return ops.reshape(self.projection(self.hidden(rows)), ops.shape(inputs))
+        return ops.reshape(self.projection(self._activated(rows)), ops.shape(inputs))
+
+    def _activated(self, rows: Tensor) -> Tensor:
+        """Returns the hidden layer (N, F) of rows (N, D)."""
+        return self.hidden(rows)
 
     def get_config(self) -> dict[str, Any]:
         activation = keras.activations.serialize(self.activation)
-        return {**super().get_config(), "d_ff": self.d_ff, "activation": activation}
+        config = {"d_ff": self.d_ff, "activation": activation, "use_bias": self.use_bias}
+        return {**super().get_config(), **config}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class GatedFeedForward(FeedForward):
+    """FFN(x) = (activation(x W_1 + b_1) * (x V + c)) W_2 + b_2, a gated linear unit.
+
+    With GELU it is the GEGLU of T5 1.1 and ModernBERT, with SiLU the SwiGLU (arXiv 2002.05202).
+
+    Weights: the weights of `FeedForward`; `gate/kernel` (D, F), which is V, and with `use_bias`
+    `gate/bias` (F,).
+
+    Args:
+        d_ff: F, size of the hidden layer.
+        activation: name of the activation, or a function. Defaults to "gelu".
+        use_bias: whether the products add a bias. Defaults to `True`.
+
+    Call arguments:
+        inputs: (B, T, D).
+
+    Returns:
+        (B, T, D). A Keras mask passes through.
+
+    Raises:
+        ValueError: `d_ff` is not positive.
+
+    Example:
+
+    >>> network = GatedFeedForward(d_ff=16, use_bias=False)
+    >>> EncoderBlock(num_heads=2, feed_forward=network)(keras.ops.ones((2, 3, 4))).shape
+    (2, 3, 4)
+    """
+
+    def __init__(
+        self, d_ff: int, activation: Any = "gelu", use_bias: bool = True, **kwargs: Any
+    ) -> None:
+        super().__init__(d_ff, activation, use_bias, **kwargs)
+        self.gate: layers.Dense = self._dense("gate", self.d_ff)
+
+    def build(self, input_shape: Shape) -> None:
+        self.gate.build(input_shape)
+        super().build(input_shape)
+
+    def _activated(self, rows: Tensor) -> Tensor:
+        return self.hidden(rows) * self.gate(rows)
+
+
+NORMS: dict[str, type[keras.Layer]] = {
+    "layer": layers.LayerNormalization,
+    "rms": layers.RMSNormalization,
+}
 
 
 @dataclass(frozen=True)
 class BlockArguments:
     """Arguments of a block, which models hand down to it. `EncoderBlock` documents them.
 
-    `positions` is stored as its configuration.
+    Layers are stored as their configurations. `d_ff` and `activation` are `None` if `feed_forward`
+    is a layer, and `epsilon` if `norm` is one.
     """
 
     num_heads: int
-    d_ff: int
+    d_ff: int | None
     dropout: float
     activation: Any
-    norm_first: bool
+    norm_first: bool | str
     key_dim: int | None
     value_dim: int | None
     attention_dropout: float
     use_bias: bool
     positions: Any
-    epsilon: float
+    epsilon: float | None
+    feed_forward: Any
+    norm: Any
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "positions", keras.saving.serialize_keras_object(self.positions))
+        for name in ("positions", "feed_forward", "norm"):
+            value = getattr(self, name)
+            value = [*value] if isinstance(value, tuple) else value
+            object.__setattr__(self, name, keras.saving.serialize_keras_object(value))
+        if self.norm_first not in (False, True, "feed_forward"):
+            raise ValueError(
+                f'norm_first must be False, True or "feed_forward", but {self.norm_first!r} was '
+                "passed."
+            )
+        others = {"feed_forward": ("d_ff", "activation"), "norm": ("epsilon",)}
+        for name in others:
+            given = [other for other in others[name] if getattr(self, other) is not None]
+            if given and isinstance(getattr(self, name), dict):
+                raise ValueError(
+                    f"{' and '.join(given)} would have no effect, because {name} is a layer with "
+                    f"arguments of its own. Leave {' and '.join(given)} out."
+                )
+        defaults = {"d_ff": 2048, "activation": "relu"} if self.feed_forward is None else {}
+        defaults |= {"epsilon": 1e-5} if isinstance(self.norm, str) else {}
+        for name in defaults:
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, defaults[name])
+
+    def make_feed_forward(self, **options: Any) -> keras.Layer:
+        """Makes the feed-forward network. `options` are its `name` and `dtype`."""
+        if self.feed_forward is None:
+            return FeedForward(self.d_ff, self.activation, **options)
+        return _copied(self.feed_forward, "feed_forward", "GatedFeedForward(d_ff=2048)", options)
+
+    def make_norm(self, **options: Any) -> keras.Layer:
+        """Makes a norm. `options` are its `name` and `dtype`."""
+        if isinstance(self.norm, str) and self.norm in NORMS:
+            norm = NORMS[self.norm](epsilon=self.epsilon, **options)
+        else:
+            known = '"layer", "rms" or keras.layers.LayerNormalization(center=False)'
+            norm = _copied(self.norm, "norm", known, options)
+        norm.supports_masking = True  # RMSNormalization of Keras would drop the mask
+        return norm
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments as JSON values."""
-        activation = keras.activations.serialize(keras.activations.get(self.activation))
+        activation = self.activation
+        if activation is not None:
+            activation = keras.activations.serialize(keras.activations.get(activation))
         return {**vars(self), "activation": activation}
+
+
+def _copied(config: Any, name: str, known: str, options: dict[str, Any]) -> keras.Layer:
+    """Returns a new layer of a configuration, with another name and dtype."""
+    layer = keras.saving.deserialize_keras_object(config) if isinstance(config, dict) else config
+    if not isinstance(layer, keras.Layer):
+        raise ValueError(f"{name} must be a layer, such as {known}, but {layer!r} was passed.")
+    return layer.from_config({**layer.get_config(), **options})
 
 
 class _Block(BaseLayer):
@@ -115,17 +226,19 @@ class _Block(BaseLayer):
     def __init__(
         self,
         num_heads: int,
-        d_ff: int,
+        d_ff: int | None = None,
         dropout: float = 0.1,
-        activation: Any = "relu",
-        norm_first: bool = False,
+        activation: Any = None,
+        norm_first: bool | str = False,
         *,
         key_dim: int | None = None,
         value_dim: int | None = None,
         attention_dropout: float = 0.0,
         use_bias: bool = False,
         positions: Any = None,
-        epsilon: float = 1e-5,
+        epsilon: float | None = None,
+        feed_forward: Any = None,
+        norm: Any = "layer",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -142,10 +255,13 @@ class _Block(BaseLayer):
             use_bias,
             positions,
             epsilon,
+            feed_forward,
+            norm,
         )
         dtype = self.dtype_policy
-        self.feed_forward = FeedForward(d_ff, activation, dtype=dtype, name="feed_forward")
+        self.feed_forward = self.arguments.make_feed_forward(dtype=dtype, name="feed_forward")
         self.dropout_layer = layers.Dropout(dropout, dtype=dtype)
+        self.shared_positions: PositionEncoding | None = None  # of all blocks of a stack
 
     def _make_attention(self, name: str, d_model: int, positions: Any = None) -> MultiHeadAttention:
         given, key_dim = self.arguments, self.arguments.key_dim
@@ -167,24 +283,25 @@ class _Block(BaseLayer):
             name=name,
         )
 
-    def _make_norm(self, name: str, input_shape: Shape) -> layers.LayerNormalization:
-        epsilon = self.arguments.epsilon
-        norm = layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
+    def _make_norm(self, name: str, input_shape: Shape) -> keras.Layer:
+        norm = self.arguments.make_norm(dtype=self.dtype_policy, name=name)
         norm.build(input_shape)
         return norm
 
     def build(self, input_shape: Shape) -> None:
         check_ranks(inputs=input_shape)
         self.self_attention = self._make_self_attention(input_shape)
-        self.self_attention_norm = self._make_norm("self_attention_norm", input_shape)
+        if self.arguments.norm_first == "feed_forward":
+            self.self_attention_norm = layers.Identity(dtype=self.dtype_policy.compute_dtype)
+        else:
+            self.self_attention_norm = self._make_norm("self_attention_norm", input_shape)
         self.feed_forward.build(input_shape)
         self.feed_forward_norm = self._make_norm("feed_forward_norm", input_shape)
 
     def _make_self_attention(self, input_shape: Shape) -> Any:
         """Makes and builds the layer. `RecurrentDecoderBlock` overrides this."""
-        attention = self._make_attention(
-            "self_attention", input_shape[-1], self.arguments.positions
-        )
+        positions = self.shared_positions or self.arguments.positions
+        attention = self._make_attention("self_attention", input_shape[-1], positions)
         attention.build(input_shape, input_shape)
         return attention
 
@@ -220,16 +337,22 @@ class EncoderBlock(_Block):
 
     Args:
         num_heads: h, number of heads.
-        d_ff: F, size of the feed-forward network's hidden layer.
+        d_ff: F, size of the feed-forward network's hidden layer. Defaults to 2048.
         dropout: rate on each sublayer's output. Defaults to 0.1.
         activation: of the feed-forward network. Defaults to "relu".
-        norm_first: `False` for the paper's post-norm, `True` for pre-norm.
+        norm_first: `False` for the paper's post-norm, `True` for pre-norm, "feed_forward" for
+            pre-norm of inputs that are normalised already: self-attention then has no norm.
         key_dim: d_k. Defaults to d_model / num_heads.
         value_dim: d_v. Defaults to `key_dim`.
         attention_dropout: rate on the attention weights. Defaults to 0.
         use_bias: whether attention projections add biases. Defaults to `False`, as in the paper.
         positions: a position encoding inside self-attention, such as "rotary". Defaults to `None`.
-        epsilon: of the layer norms. Defaults to 1e-5.
+        epsilon: of the norms. Defaults to 1e-5.
+        feed_forward: a layer in place of the paper's network, such as `GatedFeedForward(2048)`; it
+            is copied, and replaces `d_ff` and `activation`. Defaults to `None`.
+        norm: "layer", "rms" (without the mean: arXiv 1910.07467) or a layer such as
+            `keras.layers.LayerNormalization(center=False)`, which is copied and replaces `epsilon`.
+            Defaults to "layer".
 
     Call arguments:
         inputs: (B, T, D).
@@ -245,7 +368,8 @@ class EncoderBlock(_Block):
 
     Raises:
         ValueError: `inputs` is not of rank 3, `num_heads` does not divide D while `key_dim` is not
-            set, or the Keras mask of `inputs` was lost.
+            set, the Keras mask of `inputs` was lost, `feed_forward` or `norm` is no layer, or an
+            argument has no effect together with it.
 
     Example:
 

@@ -102,6 +102,15 @@ def _is_placeholder(ids: Tensor) -> bool:
     return str(getattr(graph, "name", "")).startswith("scratch_graph")
 
 
+def check_model(model: Any) -> None:
+    """Raises `TypeError` unless `model` is a Keras layer or model."""
+    if not isinstance(model, keras.Layer):
+        raise TypeError(
+            f"model must be a Keras model, such as kt.Transformer, got {type(model).__name__}. "
+            "Load a file with keras.saving.load_model first."
+        )
+
+
 def check_id_inputs(model: keras.Model, inputs: Tensor) -> None:
     """Refuses ids that are not integers in a model's inputs. Keras would cast floats to int32."""
     if not isinstance(inputs, dict):

@@ -8,6 +8,9 @@ from keras import ops
 from keras_transformer.special_ids import PAD_ID
 from keras_transformer.types import Shape, Tensor
 
+# Added to the scores of masked pairs. The float32 softmax then gives them exactly 0.
+FORBIDDEN = -1e9
+
 
 def padding_mask(ids: Tensor, pad_id: int = PAD_ID) -> Tensor:
     """Returns a mask of the tokens of a padded batch.

@@ -9,10 +9,12 @@ Shapes: B batch, T number of vectors, S number of keys, H heads, K key size, D d
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.layers.base import BaseLayer
 from keras_transformer.layers.checks import check_positive
+from keras_transformer.layers.masks import FORBIDDEN
 from keras_transformer.types import Shape, Tensor
 
 # Learned vectors that are added start with the mean square of sinusoids at every width, so that
@@ -28,8 +30,14 @@ class PositionEncoding(BaseLayer):
     `in_attention`, every self-attention calls a copy of it on queries and keys instead, and adds
     `bias` to its scores.
 
+    Args:
+        window: greatest distance of a query and a key that attend to each other, for local
+            attention. Defaults to `None`, no limit.
+
     Attributes:
         in_attention: whether the encoding acts inside attention. Defaults to `False`.
+        shared: whether all blocks of a stack use one copy, with one set of weights. Defaults to
+            `False`.
         max_length: number of positions that can be encoded, or `None` for no limit.
 
     Call arguments:
@@ -39,6 +47,9 @@ class PositionEncoding(BaseLayer):
 
     Returns:
         Encoded vectors, same shape and dtype.
+
+    Raises:
+        ValueError: `window` is not positive, or the encoding does not act inside attention.
 
     Example, attention that decreases with distance (arXiv 2108.12409). Register the class, because
     blocks and models copy your encoding from its configuration:
@@ -57,7 +68,20 @@ class PositionEncoding(BaseLayer):
     """
 
     in_attention: bool = False
+    shared: bool = False
     max_length: int | None = None
+
+    def __init__(self, window: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if window is not None:
+            check_positive(window=window)
+            if not self.in_attention:
+                raise ValueError(
+                    f"window={window} limits attention, but {type(self).__name__} does not act "
+                    "inside attention. Leave it out, or use an encoding such as "
+                    "RotaryPositionEncoding."
+                )
+        self.window: int | None = window
 
     def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
         return inputs
@@ -68,8 +92,8 @@ class PositionEncoding(BaseLayer):
 
     @property
     def has_bias(self) -> bool:
-        """Whether the encoding overrides `bias`."""
-        return type(self).bias is not PositionEncoding.bias
+        """Whether `bias_between` returns a bias: of a window, or because `bias` is overridden."""
+        return self.window is not None or type(self).bias is not PositionEncoding.bias
 
     def bias(self, queries: Tensor, keys: Tensor, num_heads: int) -> Tensor | None:
         """Returns a bias of attention scores, float32 (H, T, S) or (1, T, S), or `None`.
@@ -84,18 +108,48 @@ class PositionEncoding(BaseLayer):
     def bias_between(
         self, queries: Tensor, keys: Tensor, position: int | Tensor | None
     ) -> Tensor | None:
-        """Returns `bias` for queries (B, H, T, K) and keys (B, H, S, K).
+        """Returns `bias` for queries (B, H, T, K) and keys (B, H, S, K): float32 (1, H or 1, T, S).
 
         With `position`, the keys are a cache: each earlier position has T keys, one for each
-        hypothesis of a search.
+        hypothesis of a search. The bias then also hides keys beyond the window.
         """
-        targets = ops.shape(queries)[2]
-        query_positions = ops.arange(targets, dtype="int32")
-        key_positions = ops.arange(ops.shape(keys)[2], dtype="int32")
-        if position is not None:
-            query_positions = ops.zeros_like(query_positions) + position
-            key_positions = key_positions // targets
-        return self.bias(query_positions, key_positions, queries.shape[1])
+        places = _places(queries, keys, position)
+        bias = self.bias(*places, queries.shape[1])
+        if self.window is not None and position is not None:
+            beyond = ops.cast(_distances(*places) > self.window, "float32")[None] * FORBIDDEN
+            bias = beyond if bias is None else bias + beyond
+        return None if bias is None else bias[None]
+
+    def mask_between(
+        self, queries: Tensor, keys: Tensor, position: int | Tensor | None
+    ) -> Tensor | None:
+        """Returns the mask of the window, boolean (1, T, S), or `None` without one.
+
+        The arguments are as in `bias_between`. With `position`, the bias has the window.
+        """
+        if self.window is None or position is not None:
+            return None
+        return (_distances(*_places(queries, keys, None)) <= self.window)[None]
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        return config if self.window is None else {**config, "window": self.window}
+
+
+def _places(queries: Tensor, keys: Tensor, position: int | Tensor | None) -> tuple[Tensor, Tensor]:
+    """Returns the positions (T,) of queries and (S,) of keys; see `bias_between`."""
+    targets = ops.shape(queries)[2]
+    query_positions = ops.arange(targets, dtype="int32")
+    key_positions = ops.arange(ops.shape(keys)[2], dtype="int32")
+    if position is not None:
+        query_positions = ops.zeros_like(query_positions) + position
+        key_positions = key_positions // targets
+    return query_positions, key_positions
+
+
+def _distances(queries: Tensor, keys: Tensor) -> Tensor:
+    """Returns the distance of each position (T,) from each position (S,): (T, S)."""
+    return ops.abs(queries[:, None] - keys[None])
 
 
 class AngleEncoding(PositionEncoding):
@@ -194,6 +248,12 @@ class RotaryPositionEncoding(AngleEncoding):
     of section 3.5. Then q . k depends only on the distance of the two positions (RoFormer, arXiv
     2104.09864). It acts inside attention, not on the embeddings. It has no weights.
 
+    Args:
+        base: base of the wavelengths. Defaults to 10000.
+        size: number of channels that are rotated, from the first one. The angles are then
+            pos / base^(2i/size). Defaults to `None`: all K.
+        window: as in `PositionEncoding`. Defaults to `None`.
+
     Call arguments:
         inputs: (..., T, K) queries or keys, K even.
         offset, length: as in `PositionEncoding`.
@@ -202,7 +262,7 @@ class RotaryPositionEncoding(AngleEncoding):
         The rotated vectors, same shape and dtype.
 
     Raises:
-        ValueError: K is odd.
+        ValueError: K or `size` is odd, `size` is larger than K, or `base` is not above 1.
 
     Example:
 
@@ -213,13 +273,131 @@ class RotaryPositionEncoding(AngleEncoding):
 
     in_attention = True
 
+    def __init__(
+        self,
+        base: float = 10000.0,
+        size: int | None = None,
+        window: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(window=window, **kwargs)
+        self.base: float = check_base(base)
+        self.size: int | None = size
+
+    def build(self, input_shape: Shape) -> None:
+        if self.size is None:
+            return super().build(input_shape)
+        check_positive(size=self.size)
+        if self.size > input_shape[-1]:
+            raise ValueError(
+                f"RotaryPositionEncoding cannot rotate size={self.size} of {input_shape[-1]} "
+                "channels. Pass the size of a head's queries, or less."
+            )
+        return super().build((*input_shape[:-1], self.size))
+
     def call(self, inputs: Tensor, offset: int | Tensor = 0, length: int | None = None) -> Tensor:
+        size = self.size or inputs.shape[-1]
         positions = _positions(length or ops.shape(inputs)[-2], offset)
-        sin, cos = self.sines_and_cosines(positions, inputs.shape[-1])  # (T, K/2)
+        sin, cos = self.sines_and_cosines(positions, size, self.base)  # (T, size / 2)
         sin, cos = ops.cast(sin, inputs.dtype), ops.cast(cos, inputs.dtype)
-        even, odd = inputs[..., 0::2], inputs[..., 1::2]  # (..., T, K/2)
+        even, odd = inputs[..., 0:size:2], inputs[..., 1:size:2]  # (..., T, size / 2)
         pairs = ops.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)
-        return ops.reshape(pairs, ops.shape(inputs))
+        if size == inputs.shape[-1]:
+            return ops.reshape(pairs, ops.shape(inputs))
+        rotated = ops.reshape(pairs, (*ops.shape(inputs)[:-1], size))
+        return ops.concatenate([rotated, inputs[..., size:]], axis=-1)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "base": self.base, "size": self.size}
+
+
+@keras.saving.register_keras_serializable("keras_transformer")
+class RelativePositionBias(PositionEncoding):
+    """Adds a learned bias to the scores, one for each head and range of distances (T5).
+
+    Half of the ranges hold one distance each. The others grow by a constant factor up to
+    `max_distance`, and the last one holds all larger distances (arXiv 1910.10683, section 2.1). In
+    a model, all blocks of a stack share the bias.
+
+    Weights: `buckets` (num_buckets, H), zeros.
+
+    Args:
+        num_buckets: number of ranges. Defaults to 32.
+        max_distance: distance from which all keys have the same bias. Defaults to 128.
+        bidirectional: whether keys after the query have half of the ranges. With `False`, for
+            decoders, they have the range of the distance 0. Defaults to `True`.
+        window: as in `PositionEncoding`. Defaults to `None`.
+
+    Call arguments:
+        inputs: (B, H, T, K) queries or keys.
+        offset, length: as in `PositionEncoding`.
+
+    Returns:
+        `inputs`. `bias` returns the bias of the scores.
+
+    Raises:
+        ValueError: there are fewer than 2 ranges (4 with `bidirectional`), an odd number with
+            `bidirectional`, or `max_distance` is not larger than half of the ranges of one side.
+
+    Example:
+
+    >>> bias = RelativePositionBias(num_buckets=8, max_distance=16)
+    >>> bias.build((None, 2, None, 4))
+    >>> bias.bias(keras.ops.arange(3), keras.ops.arange(5), num_heads=2).shape
+    (2, 3, 5)
+    """
+
+    in_attention = True
+    shared = True
+
+    def __init__(
+        self,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = True,
+        window: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(window=window, **kwargs)
+        check_positive(num_buckets=num_buckets, max_distance=max_distance)
+        side, odd = divmod(num_buckets, 1 + bidirectional)
+        exact = side // 2
+        if odd or not 0 < exact < max_distance:
+            raise ValueError(
+                f"num_buckets={num_buckets} and max_distance={max_distance} give no ranges of "
+                f"distances with bidirectional={bidirectional}. Each side needs at least 2 ranges, "
+                "of which half are smaller than max_distance."
+            )
+        self.num_buckets: int = num_buckets
+        self.max_distance: int = max_distance
+        self.bidirectional: bool = bidirectional
+        # In float32, as T5: distances at the ends of a range are rounded to the same side.
+        distances = np.arange(max_distance + 1, dtype=np.float32)
+        growth = np.log(np.maximum(distances, exact) / np.float32(exact))
+        growth = growth / np.float32(np.log(max_distance / exact)) * np.float32(side - exact)
+        far = np.minimum(exact + growth.astype(np.int32), side - 1)
+        before = np.where(distances < exact, distances, far).astype(np.int32)
+        after = before[1:] + side if bidirectional else np.zeros(max_distance, np.int32)
+        # The range of each distance of a key from its query, from -max_distance on.
+        self._ranges = np.concatenate([before[::-1], after])
+
+    def build(self, input_shape: Shape) -> None:
+        # Without autocast, the bias is float32 under every dtype policy.
+        shape = (self.num_buckets, input_shape[1])
+        self.buckets: keras.Variable = self.add_weight(
+            shape, "zeros", name="buckets", autocast=False
+        )
+
+    def bias(self, queries: Tensor, keys: Tensor, num_heads: int) -> Tensor:
+        """Returns the bias of each pair, float32 (H, T, S); see `PositionEncoding.bias`."""
+        distances = ops.clip(keys[None] - queries[:, None], -self.max_distance, self.max_distance)
+        table = ops.take(ops.cast(self.buckets, "float32"), self._ranges, axis=0)
+        biases = ops.take(table, distances + self.max_distance, axis=0)  # (T, S, H)
+        return ops.transpose(biases, (2, 0, 1))
+
+    def get_config(self) -> dict[str, Any]:
+        names = ("num_buckets", "max_distance", "bidirectional")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -293,8 +471,8 @@ def position_encoding(positions: Any, **options: Any) -> PositionEncoding:
     """Makes a new position encoding from a name or another encoding.
 
     Args:
-        positions: "sinusoidal", "learned" or "rotary"; a `PositionEncoding`, which is copied; or
-            the serialized configuration of one.
+        positions: "sinusoidal", "learned" or "rotary"; a `PositionEncoding`, which is copied unless
+            it is built and `shared`; or the serialized configuration of one.
         **options: `name` and `dtype` of the new layer.
 
     Returns:
@@ -306,6 +484,8 @@ def position_encoding(positions: Any, **options: Any) -> PositionEncoding:
     if isinstance(positions, dict):
         positions = keras.saving.deserialize_keras_object(positions)
     if isinstance(positions, PositionEncoding):
+        if positions.shared and positions.built:
+            return positions
         return positions.from_config({**positions.get_config(), **options})
     if positions not in ENCODINGS:
         raise ValueError(

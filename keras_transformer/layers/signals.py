@@ -103,55 +103,103 @@ class MaskedConv1D(layers.Conv1D):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class PatchEmbedding(keras.Layer):
-    """Cuts images into square patches and projects each to a vector (ViT, section 3.1).
+    """Cuts images into patches and projects each to a vector (ViT, section 3.1).
 
     After Dosovitskiy et al. (arXiv 2010.11929). It equals a `Conv2D` whose strides are its kernel
-    size, and whose kernel (size, size, channels, D) is reshaped to this layer's. Patches come row
-    by row. Add positions afterwards, as to tokens.
+    size, and whose kernel (height, width, channels, D) is reshaped to this layer's. Patches come
+    row by row. Add positions afterwards, as to tokens.
 
-    Weights: `kernel` (size * size * channels, D), `bias` (D,). The kernel is drawn with variance
-    1 / rows, so that vectors have the mean square of the pixels at every D. Glorot's variance makes
-    the vectors of few pixels small beside positions.
+    Images of free width, such as lines of text, are padded on the right, as `image_batches` does.
+    With `keras.layers.Masking(mask_value=-1.0)` in front, a patch that consists of padding is
+    masked out, so padding does not change a row's vectors. Then use patches of the whole height:
+    with several rows of patches, padding moves the later rows to other positions.
+
+    Weights: `kernel` (height * width * channels of a patch, D), `bias` (D,). The kernel is drawn
+    with variance 1 / rows, so that vectors have the mean square of the pixels at every D. Glorot's
+    variance makes the vectors of few pixels small beside positions.
 
     Args:
         d_model: D, size of the vectors.
-        patch_size: height and width of a patch in pixels.
+        patch_size: size of a patch in pixels, an int for squares, or a pair (height, width).
 
     Call arguments:
-        inputs: (B, height, width, channels), height and width multiples of `patch_size`.
+        inputs: (B, height, width, channels). A height or width that is fixed when the layer is
+            built must be a multiple of the patch's. If it is free (`None`), zeros on the right and
+            at the bottom fill the last patch.
+        mask: boolean (B, height, width), True = a real pixel. Masked pixels count as zeros.
+            Defaults to the Keras mask of `inputs`.
 
     Returns:
-        (B, N, D).
+        (B, N, D). If `inputs` has a Keras mask, with the Keras mask (B, N), True for patches that
+        have a real pixel.
 
     Raises:
-        ValueError: a size is not positive, `inputs` is not of rank 4, or height or width is not a
-            multiple of `patch_size`. The backend checks sizes that are known at run time only.
+        ValueError: a size is not positive, `patch_size` is no int and no pair, `inputs` is not of
+            rank 4, or a fixed height or width is not a multiple of the patch's.
 
     Example:
 
     >>> PatchEmbedding(d_model=8, patch_size=4)(keras.ops.ones((2, 8, 12, 3))).shape
     (2, 6, 8)
+    >>> PatchEmbedding(d_model=8, patch_size=(8, 2))(keras.ops.ones((2, 8, 12, 3))).shape
+    (2, 6, 8)
     """
 
-    def __init__(self, d_model: int, patch_size: int, **kwargs: Any) -> None:
+    def __init__(self, d_model: int, patch_size: int | tuple[int, int], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_positive(d_model=d_model, patch_size=patch_size)
-        self.d_model, self.patch_size = int(d_model), int(patch_size)
+        is_pair = isinstance(patch_size, (tuple, list))
+        sizes = tuple(patch_size) if is_pair else (patch_size, patch_size)
+        if len(sizes) != 2:
+            raise ValueError(
+                "patch_size must be an int or a pair (height, width), but "
+                f"{patch_size!r} was passed."
+            )
+        check_positive(d_model=d_model)
+        for size in sizes:
+            check_positive(patch_size=size)
+        self.d_model = int(d_model)
+        self._sizes, self._is_free = tuple(map(int, sizes)), (False, False)
+        self._flat = layers.Reshape((-1,))
+        self.patch_size = self._sizes if is_pair else self._sizes[0]
+        self.supports_masking = True
 
     def build(self, input_shape: Shape) -> None:
         self.compute_output_shape(input_shape)  # refuses images that do not fit
-        size = self.patch_size**2 * input_shape[-1]
+        self._is_free = tuple(size is None for size in input_shape[1:3])
+        size = math.prod(self._sizes) * input_shape[-1]
         self.kernel = self.add_weight((size, self.d_model), "lecun_uniform", name="kernel")
         self.bias = self.add_weight((self.d_model,), "zeros", name="bias")
 
-    def call(self, inputs: Tensor) -> Tensor:
+    def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         self.compute_output_shape(inputs.shape)
-        batch_size, height, width, channels = ops.shape(inputs)
-        size, rows, columns = self.patch_size, height // self.patch_size, width // self.patch_size
-        x = ops.reshape(inputs, (batch_size, rows, size, columns, size, channels))
+        if mask is not None:
+            inputs = ops.where(mask[..., None], inputs, ops.zeros_like(inputs))
+        return ops.matmul(self._cut(inputs), self.kernel) + self.bias  # (B, N, D)
+
+    def compute_mask(self, inputs: Tensor, previous_mask: Tensor | None = None) -> Tensor | None:
+        if previous_mask is None:
+            return None
+        # Without the sizes of the mask, which a functional model does not know.
+        free = zip(self._sizes, self._is_free, strict=True)
+        ends = [[0, (size - 1) * is_free] for size, is_free in free]
+        pixels = ops.pad(ops.cast(previous_mask, "float32")[..., None], [[0, 0], *ends, [0, 0]])
+        counts = ops.max_pool(pixels, self._sizes, self._sizes, padding="valid")
+        return ops.cast(self._flat(counts), "bool")  # (B, N)
+
+    def _cut(self, x: Tensor) -> Tensor:
+        """Returns the pixels of each patch: (B, height, width, C) -> (B, N, pixels)."""
+        channels, (tall, wide) = x.shape[-1], self._sizes
+        if any(self._is_free):
+            sizes = zip(ops.shape(x)[1:3], self._sizes, self._is_free, strict=True)
+            ends = [
+                (size + step - 1) // step * step - size if free else 0 for size, step, free in sizes
+            ]
+            x = ops.pad(x, [[0, 0], [0, ends[0]], [0, ends[1]], [0, 0]])
+        batch_size, height, width, _ = ops.shape(x)
+        rows, columns = height // tall, width // wide
+        x = ops.reshape(x, (batch_size, rows, tall, columns, wide, channels))
         x = ops.transpose(x, (0, 1, 3, 2, 4, 5))  # rows, columns, then pixels
-        x = ops.reshape(x, (batch_size, rows * columns, size * size * inputs.shape[-1]))
-        return ops.matmul(x, self.kernel) + self.bias  # (B, N, D)
+        return ops.reshape(x, (batch_size, rows * columns, tall * wide * channels))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         if len(input_shape) != 4:
@@ -159,17 +207,18 @@ class PatchEmbedding(keras.Layer):
                 "Images must have shape (batch, height, width, channels), but "
                 f"{tuple(input_shape)} was passed."
             )
-        batch_size, height, width, _ = input_shape
-        for name, size in (("height", height), ("width", width)):
-            if size is not None and size % self.patch_size:
+        counts = []
+        axes = zip(("height", "width"), input_shape[1:3], self._sizes, self._is_free, strict=True)
+        for name, size, step, is_free in axes:
+            if size is not None and size % step and not is_free:
                 raise ValueError(
-                    f"Patches of {self.patch_size} pixels do not fill a {name} of {size}. Resize "
+                    f"Patches of {step} pixels do not fill a {name} of {size}. Resize "
                     "or pad the images first (keras.layers.Resizing, ZeroPadding2D), or choose "
                     "another patch_size."
                 )
-        if height is None or width is None:
-            return batch_size, None, self.d_model
-        return batch_size, height * width // self.patch_size**2, self.d_model
+            counts.append(None if size is None else -(-size // step))
+        number = None if None in counts else math.prod(counts)
+        return input_shape[0], number, self.d_model
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "d_model": self.d_model, "patch_size": self.patch_size}

@@ -60,7 +60,7 @@ def rows_to_pairs(mask):
 
 
 def attention(config, weights, query, value, key, attention_mask=None):
-    mask, positions = rows_to_pairs(attention_mask), config.get("positions")
+    mask, positions = rows_to_pairs(attention_mask), as_object(config.get("positions"))
     arguments = weights, config["num_heads"], query, value, key, mask, positions
     return reference.multi_head_attention(*arguments)[0]
 
@@ -69,9 +69,16 @@ def additive(config, weights, query, value, key, attention_mask=None):
     return reference.additive_attention(weights, query, value, key, rows_to_pairs(attention_mask))
 
 
+def as_object(positions):
+    return keras.saving.deserialize_keras_object(positions)
+
+
 def block(compute, config, weights, *inputs, **masks):
     names = {"num_heads", "norm_first", "activation", "positions"} & set(config)
-    return compute(weights, *inputs, *masks.values(), **{name: config[name] for name in names})
+    options = {name: as_object(config[name]) for name in names}
+    if "feed_forward" in config:
+        options["activation"] = config["feed_forward"]["config"]["activation"]
+    return compute(weights, *inputs, *masks.values(), **options)
 
 
 def recurrence(config, weights, x, attention_mask=None):
@@ -131,6 +138,22 @@ BLOCKS = [
     {**HEADS, "d_ff": F, "norm_first": True, "activation": "gelu"},
     {**HEADS, "d_ff": F, "positions": "rotary", "key_dim": K + 1, "use_bias": True},
 ]
+GATED = keras.saving.serialize_keras_object(kt.GatedFeedForward(F, "silu", use_bias=False))
+CENTRED = keras.saving.serialize_keras_object(
+    keras.layers.LayerNormalization(center=False, epsilon=1e-5)
+)
+LOCAL = keras.saving.serialize_keras_object(kt.RotaryPositionEncoding(50.0, K - 1, window=2))
+RELATIVE = keras.saving.serialize_keras_object(kt.RelativePositionBias(8, 6, window=3))
+PARTS = [
+    {**HEADS, "d_ff": F, "norm_first": "feed_forward", "norm": "rms"},
+    {**HEADS, "feed_forward": GATED, "norm": CENTRED, "positions": LOCAL},
+    {**HEADS, "feed_forward": GATED, "norm": CENTRED, "norm_first": True, "positions": RELATIVE},
+]
+PART = {
+    **{name: BLOCK[name] for name in BLOCK if name not in ("d_ff", "activation", "epsilon")},
+    "feed_forward": GATED,
+    "norm": CENTRED,
+}
 PAIR_MASKS = [
     {"attention_mask": SOURCE["left"]},
     {"attention_mask": SOURCE["right"]},
@@ -148,7 +171,7 @@ TABLE = [
         {**HEADS, "key_dim": K + 1, "dropout": 0.3, "use_bias": False, "positions": "rotary"},
         [QUERY, VALUE, KEY],
         attention,
-        [HEADS, ROTARY],
+        [HEADS, ROTARY, {**HEADS, "positions": LOCAL}, {**HEADS, "positions": RELATIVE}],
         PAIR_MASKS,
         roundings=9,
         sizes=("num_heads", "key_dim", "value_dim"),
@@ -164,28 +187,45 @@ TABLE = [
     ),
     Row(
         kt.FeedForward,
-        {"d_ff": F, "activation": "gelu"},
+        {"d_ff": F, "activation": "gelu", "use_bias": False},
         [QUERY],
         lambda config, weights, x: reference.feed_forward(weights, x, config["activation"]),
         [{"d_ff": F, "activation": name} for name in ("relu", "gelu", "silu", "tanh")],
         sizes=("d_ff",),
     ),
     Row(
+        kt.GatedFeedForward,
+        {"d_ff": F, "activation": "silu", "use_bias": False},
+        [QUERY],
+        lambda config, weights, x: reference.feed_forward(
+            weights, x, config.get("activation", "gelu")
+        ),
+        [{"d_ff": F}, {"d_ff": F, "activation": "silu", "use_bias": False}],
+        sizes=("d_ff",),
+    ),
+    Row(
         kt.EncoderBlock,
-        {**BLOCK, "positions": "rotary"},
+        {**BLOCK, "positions": "rotary", "norm": "rms"},
         [QUERY],
         functools.partial(block, reference.encoder_block),
-        BLOCKS,
+        [*BLOCKS, *PARTS],
         [{"attention_mask": mask} for mask in (*TARGET.values(), masks_of_pairs(T))],
         roundings=9 + 5 + 2 * 2,
         sizes=("num_heads", "d_ff"),
+        elsewhere=("feed_forward",),  # below, because it excludes `d_ff`
+    ),
+    Row(
+        kt.EncoderBlock,
+        {**PART, "positions": RELATIVE},
+        [QUERY],
+        elsewhere=("d_ff", "activation", "epsilon"),
     ),
     Row(
         kt.DecoderBlock,
-        {**BLOCK, "positions": "rotary"},
+        {**BLOCK, "positions": "rotary", "norm": "rms"},
         [QUERY, VALUE],
         functools.partial(block, reference.decoder_block),
-        BLOCKS,
+        [*BLOCKS, *PARTS],
         [
             {"attention_mask": TARGET["left"], "memory_mask": SOURCE["right"]},
             {"attention_mask": TARGET["right"], "memory_mask": SOURCE["left"]},
@@ -193,13 +233,20 @@ TABLE = [
         ],
         roundings=2 * 9 + 5 + 3 * 2,
         sizes=("num_heads", "d_ff"),
+        elsewhere=("feed_forward",),
+    ),
+    Row(
+        kt.DecoderBlock,
+        {**PART, "positions": LOCAL},
+        [QUERY, VALUE],
+        elsewhere=("d_ff", "activation", "epsilon"),
     ),
     Row(
         kt.RecurrentDecoderBlock,
-        BLOCK,
+        {**BLOCK, "norm": "rms"},
         [QUERY, VALUE],
         sizes=("d_ff",),
-        elsewhere=("positions",),  # which it refuses
+        elsewhere=("positions", "feed_forward"),  # it refuses positions
     ),
     Row(
         kt.SSRU,
@@ -251,7 +298,8 @@ TABLE = [
         sizes=("d_model", "patch_size"),
         keeps_mask=False,
     ),
-    Row(kt.PositionEncoding, {}, [normal(B, T, 12)]),
+    # A window is refused outside attention.
+    Row(kt.PositionEncoding, {}, [normal(B, T, 12)], elsewhere=("window",)),
     Row(
         kt.SinusoidalPositionEncoding,
         {"base": 50.0},
@@ -267,7 +315,13 @@ TABLE = [
         [{"max_length": 11}],
         sizes=("max_length",),
     ),
-    Row(kt.RotaryPositionEncoding, {}, [normal(B, T, 12)]),
+    Row(
+        kt.RotaryPositionEncoding,
+        {"base": 50.0, "size": 8, "window": 3},
+        [normal(B, T, 12)],
+        lambda config, weights, x: reference.rotate(x, **config),
+        [{}, {"base": 50.0, "size": 8}],
+    ),
     Row(
         kt.GridPositionEncoding,
         {"columns": 3, "start": 1, "base": 50.0},
@@ -357,4 +411,4 @@ def test_every_layer_has_a_row():
         and issubclass(one, keras.Layer)
         and not issubclass(one, keras.Model)
     }
-    assert layers - {row.layer.__name__ for row in TABLE} == {"LogMel"}
+    assert layers - {row.layer.__name__ for row in TABLE} == {"LogMel", "RelativePositionBias"}

@@ -8,6 +8,7 @@ import pytest
 from helpers import reference
 from helpers.checks import (
     assert_close,
+    check_config,
     normal,
     numpy64,
     randomise,
@@ -17,6 +18,7 @@ from helpers.checks import (
 from keras_transformer.layers.positions import (
     GridPositionEncoding,
     LearnedPositionEncoding,
+    RelativePositionBias,
     RotaryPositionEncoding,
     SinusoidalPositionEncoding,
 )
@@ -168,6 +170,29 @@ def test_invalid_arguments_and_sizes_are_refused():
         GridPositionEncoding(3)(np.zeros((B, T, 14), "float32"))
     with pytest.raises(ValueError, match="start must be at least 0, but -1"):
         GridPositionEncoding(3, start=-1)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("ranges, most", [(32, 128), (8, 20), (12, 7), (6, 100)])
+def test_a_relative_bias_has_the_ranges_of_t5(ranges, most, bidirectional):
+    layer = RelativePositionBias(ranges, most, bidirectional)
+    layer.build((None, 3, None, K))
+    table = weights_of(randomise(layer))["buckets"]
+    found = layer.bias(np.arange(150), np.arange(150), 3)
+    assert_close(found, reference.relative_bias(table, 150, 150, most, bidirectional), 1e-6)
+
+
+def test_a_relative_bias_is_refused_without_ranges():
+    config = {"num_buckets": 8, "max_distance": 9, "bidirectional": False, "window": 3}
+    check_config(RelativePositionBias, config)
+    for options in ({"num_buckets": 7}, {"num_buckets": 2}, {"num_buckets": 16, "max_distance": 4}):
+        with pytest.raises(ValueError, match=f"num_buckets={options['num_buckets']}.*no ranges"):
+            RelativePositionBias(**options)
+    with pytest.raises(ValueError, match="cannot rotate size=24 of 22 channels"):
+        RotaryPositionEncoding(size=24)(normal(B, T, K))
+    with pytest.raises(ValueError, match="window=3 limits attention, but Sinusoidal.*does not act"):
+        SinusoidalPositionEncoding(window=3)
 
 
 def test_positions_work_with_dynamic_lengths():

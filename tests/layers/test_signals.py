@@ -139,6 +139,33 @@ def test_patches_equal_a_convolution_with_strides_of_the_kernel_size():
         model.predict(np.zeros((B, 10, 8, COLOURS), "float32"), verbose=0)
 
 
+@pytest.mark.numeric
+def test_patches_of_free_sizes_are_filled_with_zeros_and_masked_pixels_count_as_zeros():
+    tall, wide, width = 2, 3, 7  # two patches and a third of one
+    images = keras.Input((2 * tall, None, COLOURS))
+    masked = keras.layers.Masking(-1.0)(images)
+    layer = PatchEmbedding(D, (tall, wide))
+    vectors = layer(keras.layers.Rescaling(2.0, offset=5.0)(masked))
+    model = randomise(keras.Model(images, [vectors, vectors._keras_mask]))
+    given = np.abs(normal(B, 2 * tall, 11, COLOURS))
+    given[0, :, width:] = -1.0
+    together, mask = map(numpy64, model(given))
+    assert mask.astype(int).tolist()[0] == [1, 1, 1, 0] * 2
+    assert mask[1:].all()
+    alone, alone_mask = model(given[:1, :, :width])
+    assert_close(alone[0], together[0][mask[0] == 1])
+    assert numpy64(alone_mask).all()
+    filled = np.zeros((1, 2 * tall, 9, COLOURS))
+    filled[:, :, :width] = 2.0 * given[:1, :, :width] + 5.0
+    cut = filled.reshape(2, tall, 3, wide, COLOURS).transpose(0, 2, 1, 3, 4).reshape(6, -1)
+    assert_close(alone[0], cut @ numpy64(layer.kernel) + numpy64(layer.bias))
+
+
+def test_a_patch_size_of_three_numbers_is_refused():
+    with pytest.raises(ValueError, match="an int or a pair"):
+        PatchEmbedding(D, (2, 3, 4))
+
+
 @pytest.mark.parametrize(
     "shape, named",
     [((B, 10, 12, 3), "height of 10"), ((B, 8, 9, 3), "width of 9"), ((B, 8, 9), "height, width")],

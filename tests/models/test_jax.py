@@ -14,7 +14,7 @@ pytestmark = pytest.mark.full
 
 TESTS = pathlib.Path(__file__).parents[1]
 FILES = ("masks", "attention", "positions", "embeddings", "blocks", "models")
-FILES += ("base", "pooling", "signals", "ssru")
+FILES += ("base", "pooling", "signals", "ssru", "recomputation")
 # Optimizing operations that run once would take most of the time.
 COMPILE_QUICKLY = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "

@@ -28,11 +28,15 @@ from helpers.linear_bias import LinearBias
 from keras import ops
 
 from keras_transformer import (
+    BeamSearch,
     ClassToken,
+    GatedFeedForward,
     GreedySearch,
     LearnedPositionEncoding,
     MaskedConv1D,
     PatchEmbedding,
+    RelativePositionBias,
+    RotaryPositionEncoding,
     SegmentEmbedding,
 )
 from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
@@ -104,6 +108,60 @@ def test_a_model_matches_the_reference(cls, variant, side):
     model, config = make(cls, variant)
     inputs = inputs_of(model, side)
     assert_close(model(inputs), expected_of(model, config, inputs))
+
+
+def with_parts(cls, **options):
+    """Returns a model with other networks and norms, and biases that each stack shares."""
+    positions = RelativePositionBias(8, 6), RelativePositionBias(8, 6, bidirectional=False)
+    if cls is not Transformer:
+        positions = positions[cls is CausalTransformer]
+    parts = {"feed_forward": GatedFeedForward(19, use_bias=False), "norm": "rms"}
+    parts |= {"d_ff": None, "norm_first": True, "positions": positions, **options}
+    return make(cls, **parts)[0]
+
+
+@kinds
+def test_a_model_of_other_parts_is_saved_frozen_and_updated(cls, tmp_path):
+    model = with_parts(cls)
+    shared = [path for path in weights_of(model) if path.endswith("positions/buckets")]
+    assert len(shared) == 1 + (cls is Transformer)  # one for each stack
+    inputs, expected = inputs_of(model), numpy64(model(inputs_of(model)))
+    for weight in model.weights:
+        if "buckets" in weight.path:
+            weight.assign(weight + 1.0 * np.arange(8)[:, None])
+    assert largest_difference(model(inputs), expected) > 1e-3  # the biases have an effect
+    model.enable_lora(2, names=("query", "gate"))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert [v.path for v in loaded.weights] == [v.path for v in model.weights]
+    assert_close(loaded(inputs), numpy64(model(inputs)), 0.0)
+    assert not any("buckets" in v.path for v in loaded.trainable_variables)
+
+
+@pytest.mark.parametrize("cls", [Transformer, CausalTransformer])
+def test_a_search_with_other_parts_scores_as_a_forward_pass(cls):
+    windows = [RotaryPositionEncoding(window=2), RotaryPositionEncoding(size=4)]
+    for positions in (None, windows):
+        options = {}
+        if positions is not None:
+            options["positions"] = positions if cls is CausalTransformer else (windows, windows)
+        model, source = with_parts(cls, **options), ids_of(S)
+        result = BeamSearch(3, length_penalty=0.0, min_length=4)(model, source, max_length=9)
+        tokens = np.asarray(result.ids)[:, 0]
+        lengths = (source > 0).sum(1) if cls is CausalTransformer else np.ones(B, int)
+        rows = [
+            [*(source[i, : lengths[i]] if cls is CausalTransformer else [2]), *tokens[i]]
+            for i in range(B)
+        ]
+        target = np.zeros((B, max(map(len, rows))), "int32")
+        for i, row in enumerate(rows):
+            target[i, : len(row)] = row
+        given = target if cls is CausalTransformer else {"source_ids": source, "target_ids": target}
+        log_probs = numpy64(keras.ops.log_softmax(model(given)))
+        for i in range(B):
+            places = range(lengths[i], lengths[i] + (tokens[i] > 0).sum())
+            score = sum(log_probs[i, place - 1, target[i, place]] for place in places)
+            assert abs(score - float(result.scores[i, 0])) < 1e-4
 
 
 @pytest.mark.numeric
@@ -290,6 +348,8 @@ def test_every_documented_weight_exists():
     paths = set(weights_of(make(Transformer, "own output", **options)[0]))
     paths |= set(weights_of(make(Transformer, "own output", target_vocab_size=29, **options)[0]))
     paths |= set(weights_of(make(Transformer, recurrent_decoder=True)[0]))
+    parts = {"feed_forward": GatedFeedForward(19), "positions": RelativePositionBias()}
+    paths |= set(weights_of(make(Transformer, d_ff=None, **parts)[0]))
     paths |= set(weights_of(layers_that_stand_alone()))
     for pattern, _ in documented_weights():
         assert any(re.fullmatch(pattern, path) for path in paths), pattern
@@ -324,11 +384,15 @@ ARGUMENTS = {
     "embedding_norm": True,
     "tie_output": False,
     "output_bias": True,
+    "norm": "rms",
 }
 CAUSAL = {name: value for name, value in ARGUMENTS.items() if name != "target_vocab_size"}
 ENCODER = {name: value for name, value in CAUSAL.items() if "output" not in name}
 CLASSES = [
-    (Transformer, {**ARGUMENTS, "recurrent_decoder": True, "reads_end": False}),
+    (
+        Transformer,
+        {**ARGUMENTS, "recurrent_decoder": True, "reads_end": False, "target_start": (2, 5)},
+    ),
     (TransformerEncoder, {**ENCODER, "num_segments": 3}),
     (CausalTransformer, CAUSAL),
 ]
@@ -336,7 +400,7 @@ CLASSES = [
 
 @pytest.mark.parametrize("cls, config", CLASSES)
 def test_the_configuration_is_complete(cls, config):
-    check_config(cls, config, elsewhere=["encoder", "reads_start"])
+    check_config(cls, config, elsewhere=["encoder", "reads_start", "feed_forward"])
     named = cls(**{**config, "dtype": "mixed_bfloat16", "name": "given"})
     assert named.name == "given" and named.get_config()["name"] == "given"
     again = cls.from_config(named.get_config())
@@ -416,6 +480,14 @@ def test_a_model_learns_to_copy():
 @pytest.mark.parametrize(
     "options, message",
     [
+        ({"feed_forward": GatedFeedForward(8)}, "d_ff would have no effect.*feed_forward"),
+        ({"feed_forward": "gated", "d_ff": None}, "feed_forward must be a layer.*'gated'"),
+        ({"norm": "batch"}, 'norm must be a layer, such as "layer", "rms".*batch'),
+        ({"norm": keras.layers.LayerNormalization(), "epsilon": 1e-3}, "epsilon would have no"),
+        ({"norm_first": "first"}, "norm_first must be False, True"),
+        ({"embedding_norm": "first"}, "replaces the first norm of pre-norm blocks"),
+        ({"embedding_norm": "last", "norm_first": True}, "embedding_norm='last' was passed"),
+        ({"positions": ["rotary"] * 3}, "positions has 3 entr|positions has 3 encodings for 2"),
         ({"positions": "fourier"}, '"sinusoidal", "learned" or "rotary".*fourier'),
         ({"num_layers": 0}, "num_layers must be at least 1, but 0"),
         ({"vocab_size": 0}, "vocab_size must be at least 1, but 0"),
