@@ -79,6 +79,7 @@ def fuse_blocks(model: ir.Model, precision: str = "float32") -> None:
         _patterns(Gelu, HardSigmoid),
         fuse_products.multiply_vectors,
         _patterns(fuse_norms.LayerNorm, fuse_norms.FoldedLayerNorm, fuse_norms.RootMeanSquareNorm),
+        _patterns(fuse_norms.UnshiftedLayerNorm, fuse_norms.FoldedUnshiftedLayerNorm),
         fuse_attention.fuse_attention,
         fuse_products.multiply_vectors,  # the output of an attention is flat now
         _patterns(fuse_products.Logits),

@@ -3,7 +3,7 @@
 Our layers compute attention with separate heads, (B, T, H, K), in about fifteen nodes: transposed
 queries, keys and values, scaled scores, a softmax, a product with the values and a transpose back.
 The operators take heads side by side, (B, T, H K), and add to the scores a bias of shape
-(B or 1, 1, T, S).
+(B or 1, H or 1, T, S).
 
 Shapes: B batch, T queries, S keys, H heads, K size of a head, D d_model.
 """
@@ -60,14 +60,14 @@ class _Sequence:
 class _Attention:
     """An attention as found around its softmax.
 
-    output = heads_last(Softmax(scale query keys^T - negative_bias) visible values)
+    output = heads_last(Softmax(scale query keys^T - negative_biases) visible values)
 
     Attributes:
         last: the node that writes the output (B, T, H, K).
         query: (B, T, H, K).
         keys, values: the attended sequences.
         scale: factor of the scores.
-        negative_bias: subtracted from the scores, (B or 1, 1, T or 1, S), or `None`.
+        negative_biases: subtracted from the scores, (B or 1, H or 1, T or 1, S) each.
         visible: 0 for a query with all keys masked out, which gets zeros and not a mean;
             (B, 1, T or 1, 1), or `None`.
     """
@@ -77,15 +77,15 @@ class _Attention:
     keys: _Sequence
     values: _Sequence
     scale: float
-    negative_bias: ir.Value | None
+    negative_biases: list[ir.Value]
     visible: ir.Value | None
 
 
 def fuse_attention(model: ir.Model, shapes: InferredShapes) -> int:
     """Writes each attention as `MultiHeadAttention`, with a cache or a mask if it has one.
 
-    before   output = heads_last(Softmax(scale query keys^T - negative_bias) visible values)
-    after    output = MultiHeadAttention(query, keys, visible values, bias=-negative_bias)
+    before   output = heads_last(Softmax(scale query keys^T - negative_biases) visible values)
+    after    output = MultiHeadAttention(query, keys, visible values, bias=-negative_biases)
 
     A step of a search attends to its cache as well:
 
@@ -106,9 +106,10 @@ def fuse_attention(model: ir.Model, shapes: InferredShapes) -> int:
 
 def _read(softmax: ir.Node) -> _Attention | None:
     """Returns the attention around a softmax, or `None` if there is none."""
-    scores, negative_bias = softmax.inputs[0], None
-    if producer(scores, "Sub"):
-        scores, negative_bias = scores.producer().inputs
+    scores, negative_biases = softmax.inputs[0], []
+    while subtract := producer(scores, "Sub"):
+        scores, negative_bias = subtract.inputs
+        negative_biases.append(negative_bias)
     scores, scale = _without_scale(scores)
     weights, visible = softmax.outputs[0], None
     if multiply := only_reader(weights, "Mul"):
@@ -126,7 +127,7 @@ def _read(softmax: ir.Node) -> _Attention | None:
         return None
     if attribute(softmax, "axis", -1) not in (-1, 3):
         return None
-    return _Attention(last, query, keys, values, scale * other_scale, negative_bias, visible)
+    return _Attention(last, query, keys, values, scale * other_scale, negative_biases, visible)
 
 
 def _without_scale(value: ir.Value) -> tuple[ir.Value, float]:
@@ -176,24 +177,23 @@ def _is_supported(attention: _Attention, shapes: InferredShapes) -> bool:
         ready = (dims[1], dims[3]) if len(dims) == 4 else None
         rows.update(dims[:1])
         # The operator also writes the keys with the past, at the place of the last node.
-        if sequence.past is not None and len(sequence.whole.uses()) > 1:
-            return False
+        if sequence.past is not None:
+            readers = [use.node for use in sequence.whole.uses() if use.node.op_type != "Shape"]
+            length = (shapes.dims.get(sequence.new) or (None, None))[1]
+            if len(readers) > 1 or not isinstance(length, int):
+                return False
         if heads != (ready if sequence.new is None else _heads(shapes, sequence.new)):
             return False
     if len(rows) > 1 and 1 in rows:  # the operator does not broadcast along the batch
         return False
-    masks = [shapes.dims.get(mask) or () for mask in _masks(attention)]
-    if any(len(dims) != 4 or dims[1] != 1 for dims in masks):  # one mask for all heads
+    masks = [shapes.dims.get(mask) or () for mask in attention.negative_biases]
+    visible = shapes.dims.get(attention.visible, (1, 1, 1, 1)) or ()
+    if any(len(dims) != 4 or dims[1] not in (1, heads[0]) for dims in (*masks, visible)):
         return False
     length = (shapes.dims.get(keys.whole) or (None,) * 4)[3 if keys.new is None else 2]
-    if attention.negative_bias is not None and masks[0][3] == 1 != length:
+    if any(dims[3] == 1 != length for dims in masks):
         return False
-    return attention.visible is None or masks[-1][3] == 1
-
-
-def _masks(attention: _Attention) -> list[ir.Value]:
-    masks = (attention.negative_bias, attention.visible)
-    return [mask for mask in masks if mask is not None]
+    return visible[1] == visible[3] == 1
 
 
 def _heads(shapes: InferredShapes, value: ir.Value) -> Dims | None:
@@ -205,6 +205,9 @@ def _heads(shapes: InferredShapes, value: ir.Value) -> Dims | None:
 
 def _write(attention: _Attention, shapes: InferredShapes) -> None:
     """Replaces the attention's last node by one operator."""
+    for sequence in (attention.keys, attention.values):
+        if sequence.past is not None:
+            _measure_past(sequence, shapes)
     tape, keys, values = ir.tape.Tape(), attention.keys, attention.values
     count, size = _heads(shapes, attention.query)
 
@@ -223,7 +226,7 @@ def _write(attention: _Attention, shapes: InferredShapes) -> None:
     if early:
         value = tape.op("Mul", [value, factor])
     inputs = [query, key, value]
-    if attention.negative_bias is not None or keys.past is not None:
+    if attention.negative_biases or keys.past is not None:
         inputs += [None, None, _bias(attention, shapes, tape)]
     if keys.past is not None:
         inputs += [keys.past, values.past]
@@ -243,19 +246,35 @@ def _write(attention: _Attention, shapes: InferredShapes) -> None:
         substitute(old, new)
 
 
+def _measure_past(sequence: _Sequence, shapes: InferredShapes) -> None:
+    """Computes the shape of keys from the past, because a bias needs it before the operator.
+
+    before   Shape(Concat(past, new))
+    after    Shape(past) + [0, 0, T, 0]
+    """
+    added = [0, 0, shapes.dims[sequence.new][1], 0]
+    for node in [use.node for use in sequence.whole.uses() if use.node.op_type == "Shape"]:
+        tape, ends = ir.tape.Tape(), (attribute(node, "start", 0), attribute(node, "end", None))
+        past = tape.op("Shape", [sequence.past], dict(node.attributes))
+        replace_node(node, tape, tape.op("Add", [past, integers(tape, *added[slice(*ends)])]))
+
+
 def _bias(attention: _Attention, shapes: InferredShapes, tape: ir.tape.Tape) -> ir.Value | None:
     """Returns the bias of the scores; the operator does not broadcast it along the queries."""
-    negative = attention.negative_bias
-    if negative is None:
+    if not attention.negative_biases:
         return None
-    multiply = producer(negative, "Mul")
-    if multiply and number(multiply.inputs[1]) == -1:
-        bias = multiply.inputs[0]
-    else:
-        bias = tape.op("Neg", [negative])
-    _, _, rows, columns = shapes.dims[negative]
+    bias = None
+    for negative in attention.negative_biases:
+        multiply = producer(negative, "Mul")
+        if multiply and number(multiply.inputs[1]) == -1:
+            part = multiply.inputs[0]
+        else:
+            part = tape.op("Neg", [negative])
+        bias = part if bias is None else tape.op("Add", [bias, part])
+    rows = {shapes.dims[negative][2] for negative in attention.negative_biases}
+    columns = shapes.dims[negative][3]
     length = shapes.dims[attention.query][1]
-    if rows != 1 or length == 1:
+    if rows != {1} or length == 1:
         return bias
     if columns == length:
         length = tape.op("Shape", [negative], {"start": 3})  # the same node for every block

@@ -30,11 +30,15 @@ class LayerNorm(Rule):
     """
 
     def pattern(self, op: Any, x: Any, gamma: Any, beta: Any, epsilon: Any) -> Any:
+        return self.sum(op, x, *self.parts(op, x, gamma, epsilon), beta)
+
+    def parts(self, op: Any, x: Any, gamma: Any, epsilon: Any) -> tuple[Any, Any, Any]:
+        """Returns the mean, the deviation from it and the scale."""
         mean = op.ReduceMean(x, _outputs=["mean"])
         deviation = op.Sub(x, mean)
         variance = op.ReduceMean(op.Mul(deviation, deviation), _outputs=["variance"])
         scale = op.Mul(op.Reciprocal(op.Sqrt(op.Add(variance, epsilon))), gamma)
-        return self.sum(op, x, mean, deviation, scale, beta)
+        return mean, deviation, scale
 
     def sum(self, op: Any, x: Any, mean: Any, deviation: Any, scale: Any, beta: Any) -> Any:
         """Returns the last nodes of the pattern, as Keras 3.16 orders them."""
@@ -87,6 +91,47 @@ class FoldedLayerNorm(LayerNorm):
         return op.Add(op.Mul(x, scale), op.Add(op.Mul(op.Neg(mean), scale), beta))
 
 
+class UnshiftedLayerNorm(LayerNorm):
+    """Fuses a layer norm without beta, after those with one.
+
+    before   y = (x - mean) scale
+    after    y = LayerNormalization(x, gamma)
+    """
+
+    def pattern(self, op: Any, x: Any, gamma: Any, epsilon: Any) -> Any:
+        return self.scaled(op, x, *self.parts(op, x, gamma, epsilon))
+
+    def scaled(self, op: Any, x: Any, mean: Any, deviation: Any, scale: Any) -> Any:
+        """Returns the last nodes of the pattern, as Keras 3.16 orders them."""
+        return op.Mul(deviation, scale)
+
+    def check(self, context: Any, gamma: ir.Value, **values: ir.Value) -> bool:
+        return super().check(context, gamma=gamma, beta=gamma, **values)
+
+    def rewrite(
+        self,
+        op: Any,
+        x: ir.Value,
+        gamma: ir.Value,
+        epsilon: ir.Value,
+        mean: ir.Value,
+        variance: ir.Value,
+    ) -> ir.Value:
+        return op.LayerNormalization(x, vector(gamma), axis=-1, epsilon=number(epsilon))
+
+
+class FoldedUnshiftedLayerNorm(UnshiftedLayerNorm):
+    """Fuses a layer norm without beta of Keras before 3.16.
+
+    before   y = x scale + (-mean scale)
+    after    y = LayerNormalization(x, gamma)
+    """
+
+    def scaled(self, op: Any, x: Any, mean: Any, deviation: Any, scale: Any) -> Any:
+        """Returns the last nodes of the pattern, with the mean in the offset."""
+        return op.Add(op.Mul(x, scale), op.Mul(op.Neg(mean), scale))
+
+
 class RootMeanSquareNorm(Rule):
     """Writes a norm without mean (arXiv 1910.07467) as ONNX Runtime's fusion expects it.
 
@@ -136,11 +181,12 @@ def fuse_residuals(graph: ir.Graph, shapes: InferredShapes) -> None:
         dims = shapes.dims.get(x)
         if dims is None or len(dims) != 3 or dims != shapes.dims.get(y):  # no broadcasting
             continue
-        inputs = [x, y, *norm.inputs[1:3]]
+        gamma, beta = (*norm.inputs[1:3], None)[:2]
+        inputs = [x, y, gamma, *([] if beta is None else [beta])]
         inner = producer(y, "Add")
         bias = vector(inner.inputs[1]) if inner and only_reader(y, "Add") else None
         if bias is not None:
-            inputs = [x, inner.inputs[0], *norm.inputs[1:3], bias]
+            inputs = [x, inner.inputs[0], gamma, beta, bias]
         tape, total = ir.tape.Tape(), add.outputs[0]
         outputs = tape.op_multi_out(
             "SkipLayerNormalization",

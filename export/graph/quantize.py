@@ -123,9 +123,13 @@ def _weight(node: ir.Node) -> ir.Value | None:
 
 
 def _is_lookup(node: ir.Node) -> bool:
-    """Returns whether a node picks rows of a float32 table (V, D) that only Gather reads."""
+    """Returns whether a node picks rows of a float32 table (V, D) that only Gather reads.
+
+    Rows that do not depend on an input, such as the ranges of a bias of positions, stay float32.
+    """
     return (
         node.op_type == "Gather"
+        and node.inputs[1].const_value is None
         and _is_float_matrix(node.inputs[0])
         and attribute(node, "axis", 0) == 0
         and all(user.op_type == "Gather" for user, _ in node.inputs[0].uses())

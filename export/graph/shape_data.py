@@ -102,8 +102,8 @@ def broadcast_size(sizes: Iterable[Size], otherwise: Size) -> Size:
     """
     sizes = set(sizes) - {1}
     integers = [size for size in sizes if isinstance(size, int)]
-    candidates = integers or (sizes if len(sizes) < 2 else [otherwise])
-    return next(iter(candidates), 1)
+    possible = integers or (sizes if len(sizes) < 2 else [otherwise])
+    return next(iter(possible), 1)
 
 
 class ShapeTable:

@@ -288,11 +288,11 @@ def packed_attention(
 
 def einsum(shapes: ShapeTable, node: ir.Node, *inputs: Dims) -> Dims | None:
     """Finds the size of each letter of the output in an input: abc,cde->abde."""
-    terms, arrow, output = attribute(node, "equation", "").replace(" ", "").partition("->")
-    if not arrow or "." in terms:
+    subscripts, arrow, output = attribute(node, "equation", "").replace(" ", "").partition("->")
+    if not arrow or "." in subscripts:
         return None
     sizes = {}
-    for letters, dims in zip(terms.split(","), inputs, strict=True):
+    for letters, dims in zip(subscripts.split(","), inputs, strict=True):
         for letter, size in zip(letters, dims, strict=True):
             sizes.setdefault(letter, []).append(size)
     symbols = [shapes.new_symbol(node.outputs[0], axis) for axis in range(len(output))]
@@ -331,7 +331,7 @@ def top_k(shapes: ShapeTable, node: ir.Node, dims: Dims, _: Dims) -> list[Dims] 
     return [replace_axes(dims, [attribute(node, "axis", -1)], (count.flat[0],))] * 2
 
 
-def recurrent(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> list[Dims] | None:
+def rnn(shapes: ShapeTable, node: ir.Node, dims: Dims, *_: Dims | None) -> list[Dims] | None:
     """LSTM and others: (S, B, D) gives all states (S, 1 or 2, B, H) and the last (1 or 2, B, H)."""
     size = attribute(node, "hidden_size", None)
     if size is None or attribute(node, "layout", 0):
@@ -376,14 +376,14 @@ RULES: dict[str, Rule] = {
     "Gather": gather,
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
-    "GRU": recurrent,
-    "LSTM": recurrent,
+    "GRU": rnn,
+    "LSTM": rnn,
     "MatMul": matmul,
     "MaxPool": pool,
     "MultiHeadAttention": multi_head_attention,
     "NonZero": non_zero,
     "Pad": pad,
-    "RNN": recurrent,
+    "RNN": rnn,
     "Range": range_,
     "Reshape": reshape,
     "SkipLayerNormalization": skip_layer_normalization,

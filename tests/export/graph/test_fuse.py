@@ -1,5 +1,6 @@
 """Fusion of our models: fewer nodes, the same numbers."""
 
+import keras
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -24,6 +25,7 @@ from helpers.tiers import quick
 from keras_transformer.export.graph.fuse_patterns import Rule
 from keras_transformer.export.graph.simplify import simplify
 from keras_transformer.export.onnx_model import export_onnx
+from keras_transformer.layers.positions import RelativePositionBias
 from keras_transformer.search import BeamSearch, GreedySearch
 
 # Loop depths: the phases of a search, and the steps of a phase.
@@ -72,6 +74,33 @@ def test_every_norm_and_attention_is_one_operator(models, precision):
     norms = {"LayerNormalization", "SkipLayerNormalization"} - {norm}
     assert not found.keys() & {"ReduceMean", "Reciprocal", "Softmax", *norms}
     assert found["FusedMatMul"] == 1  # logits, from the embedding table
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("search", [GreedySearch(), BEAM])
+def test_a_bias_of_positions_joins_the_operator_of_attention(search):
+    """The bias of each head is added to the mask, or to the bias of the hypotheses in a step."""
+    positions = [RelativePositionBias(8, 9, both) for both in (True, False)]
+    before = convert(tiny(positions=tuple(positions), norm="rms", norm_first=True), search)
+    after = fused(before)
+    found = operators(after)
+    assert found["Attention"] + found["MultiHeadAttention"] == 2 + 2 * 2
+    assert "Softmax" not in found and found["ReduceMean"] == 2 * 2 + 2 * 3 + 2  # norms
+    results = [run(each, source_ids=source()) for each in (graph(before), after)]
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_norms_without_beta_are_one_operator(precision):
+    norm = keras.layers.LayerNormalization(center=False)
+    before = convert(tiny("encode", norm=norm, norm_first=True, embedding_norm="first"))
+    after = fused(before, precision)
+    found = operators(after)
+    assert found["LayerNormalization"] + found["SkipLayerNormalization"] == 1 + (2 * 2 - 1) + 1
+    assert not found.keys() & {"ReduceMean", "Reciprocal"}
+    (one,), (other,) = (run(each, source_ids=source()) for each in (graph(before), after))
+    np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.full

@@ -166,7 +166,6 @@ def two_axes():
     [
         (lambda: layers.LayerNormalization(axis=1), "LayerNormalization"),
         (lambda: layers.LayerNormalization(axis=(1, 2)), "LayerNormalization"),
-        (lambda: layers.LayerNormalization(center=False), "LayerNormalization"),
         (lambda: layers.LayerNormalization(scale=False), "LayerNormalization"),
         (two_axes, "MultiHeadAttention"),
     ],
