@@ -53,6 +53,8 @@ def made_engine(task):
                 "bfloat16" if task["engine"] == "ours_bfloat16" else task["precision"]
             ),
         )
+    if task["engine"] == "ours_recomputed":
+        kt.recompute(model)
     if task["engine"] == "gradient_tape":
         return model.count_params(), plain_loop(model, task)
     # XLA halves the speed of TensorFlow on CPUs; JAX always uses it.

@@ -40,6 +40,7 @@ __all__ = [
     "FeedForward",
     "ForbiddenWords",
     "Glossary",
+    "GatedFeedForward",
     "GreedySearch",
     "GridPositionEncoding",
     "InverseSquareRootWarmup",
@@ -55,6 +56,7 @@ __all__ = [
     "PositionEncoding",
     "RDrop",
     "RecurrentDecoderBlock",
+    "RelativePositionBias",
     "RepetitionPenalty",
     "RotaryPositionEncoding",
     "Run",
@@ -85,6 +87,7 @@ __all__ = [
     "distil",
     "feature_batches",
     "generate",
+    "image_batches",
     "importers",
     "language_model_batches",
     "layout_map",
@@ -92,6 +95,7 @@ __all__ = [
     "pair_batches",
     "quantization_aware",
     "read_lines",
+    "recompute",
     "scaled_dot_product_attention",
     "speech_batches",
     "tagging_batches",
@@ -138,7 +142,12 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.ensemble import Ensemble
     from keras_transformer.layers.additive import AdditiveAttention
     from keras_transformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
-    from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock, FeedForward
+    from keras_transformer.layers.blocks import (
+        DecoderBlock,
+        EncoderBlock,
+        FeedForward,
+        GatedFeedForward,
+    )
     from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
     from keras_transformer.layers.masks import causal_mask, combine_masks, padding_mask
     from keras_transformer.layers.pooling import ClassToken, SequencePooling
@@ -146,6 +155,7 @@ with _where_installed():  # Keras, on any of its backends
         GridPositionEncoding,
         LearnedPositionEncoding,
         PositionEncoding,
+        RelativePositionBias,
         RotaryPositionEncoding,
         SinusoidalPositionEncoding,
     )
@@ -159,6 +169,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy
     from keras_transformer.training.model_losses import Distillation, RDrop
     from keras_transformer.training.quantization import quantization_aware
+    from keras_transformer.training.recomputation import recompute
     from keras_transformer.training.resume import Run
     from keras_transformer.training.schedules import InverseSquareRootWarmup
     from keras_transformer.training.sharding import layout_map
@@ -166,7 +177,7 @@ with _where_installed():  # Keras, on any of its backends
 
 with _where_installed():  # Keras and sentencepiece
     from keras_transformer.data.batches import Batches
-    from keras_transformer.data.features import feature_batches
+    from keras_transformer.data.features import feature_batches, image_batches
     from keras_transformer.data.labelled import classification_batches, tagging_batches
     from keras_transformer.data.language_model import language_model_batches
     from keras_transformer.data.pairs import answer_batches, pair_batches

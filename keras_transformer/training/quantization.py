@@ -11,6 +11,7 @@ import functools
 import keras
 from keras import layers, ops
 
+from keras_transformer.layers.checks import check_model
 from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
 from keras_transformer.types import Tensor
 
@@ -56,8 +57,10 @@ def quantization_aware(model: keras.Model) -> keras.Model:
         A copy of the model with its own weights, not compiled.
 
     Raises:
-        ValueError: the model has a layer that Keras has quantized, or a layer that an export rounds
-            but this function does not support, such as `EinsumDense`.
+        TypeError: `model` is not a Keras model.
+        ValueError: the model has a layer that Keras has quantized, a layer that an export rounds
+            but this function does not support, such as `EinsumDense`, or no layer that an export
+            rounds.
 
     Example:
 
@@ -65,6 +68,7 @@ def quantization_aware(model: keras.Model) -> keras.Model:
     >>> student = kt.quantization_aware(model)
     >>> student.compile("adam", kt.SequenceCrossentropy())
     """
+    check_model(model)
     for layer in model._flatten_layers():
         unsupported = isinstance(layer, layers.EinsumDense | layers.ReversibleEmbedding)
         if unsupported or layer.quantization_mode is not None:
@@ -86,13 +90,21 @@ def quantization_aware(model: keras.Model) -> keras.Model:
             layer.call = functools.partial(_call_dense, layer)
         elif isinstance(layer, layers.Embedding):
             layer.call = functools.partial(_call_embedding, layer)
+    if not is_quantization_aware(copy):
+        raise ValueError(
+            f"quantization_aware would have no effect: {model.name!r} has no Dense, Embedding, "
+            "TokenEmbedding or SegmentEmbedding. Export it as it is."
+        )
     return copy
 
 
 def is_quantization_aware(model: keras.Model) -> bool:
     """Returns whether a model is a copy by `quantization_aware`, or contains a layer of one."""
-    own = ("call", "look_up")
-    return any(name in vars(layer) for layer in model._flatten_layers() for name in own)
+    own = [
+        vars(layer).get(name) for layer in model._flatten_layers() for name in ("call", "look_up")
+    ]
+    rounding = look_up_rounded, _call_dense, _call_embedding
+    return any(getattr(function, "func", function) in rounding for function in own)
 
 
 def integer_product(inputs: Tensor, kernel: Tensor) -> Tensor:

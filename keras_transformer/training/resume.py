@@ -394,7 +394,7 @@ class _State(keras.callbacks.Callback):
             raise ValueError(
                 f"{len(broken)} weights are not finite any more in epoch {self._epoch + 1}: "
                 f"{broken[0]} and others. They are not saved: the last checkpoint in "
-                f"{run.folder} is sound."
+                f"{run.folder} is undamaged."
             )
         if not is_chief(model):
             return

@@ -60,8 +60,8 @@ def test_a_tokenizer_in_the_first_place_of_batches_is_named(function):
 
 def test_each_function_of_batches_is_in_the_table():
     names = {name for name in kt.__all__ if name.endswith("_batches")}
-    others = {"feature_batches", "speech_batches"}  # their tokenizer is optional, or checked
-    assert {function.__name__ for function in BATCHES} == names - others
+    optional = {"feature_batches", "image_batches", "speech_batches"}  # or checked
+    assert {function.__name__ for function in BATCHES} == names - optional
     for function in BATCHES:
         assert "tokenizer" in inspect.signature(function).parameters
 

@@ -72,6 +72,23 @@ def of_call(layer, **made):
     return observe
 
 
+def of_bias(encoding):
+    """Returns a function of an encoding's arguments: encoded queries, the bias and the mask."""
+
+    def observe(**given):
+        made, queries = drawn(encoding, **given), np.ones((1, 2, 13, D), "float32")
+        encoded = made(queries)
+        for weight in made.weights:  # they begin with zeros
+            weight.assign(np.arange(np.prod(weight.shape)).reshape(weight.shape))
+        between = (
+            made.bias_between(queries, queries, None),
+            made.mask_between(queries, queries, None),
+        )
+        return encoded, [np.zeros(0) if each is None else each for each in between]
+
+    return observe
+
+
 ATTENTION = {
     "num_heads": 4,
     "key_dim": 3,
@@ -92,6 +109,8 @@ BLOCK = {
     "use_bias": True,
     "positions": "rotary",
     "epsilon": 0.5,
+    "feed_forward": Wrong(ValueError, kt.GatedFeedForward(16)),  # excludes `d_ff`
+    "norm": "rms",
 }
 MODEL = {
     **BLOCK,
@@ -116,7 +135,9 @@ def of_model(make):
             for tensor in made.inputs
         }
         found = made(inputs if len(inputs) > 1 else IDS, training=True)
-        return found, weights_of(made)
+        own = hasattr(made, "target_start") and len(inputs) > 1  # a model with a source
+        start = made.start_ids(inputs) if own else ()
+        return found, weights_of(made), start
 
     return observe
 
@@ -179,8 +200,14 @@ LAYERS = [
     Case(
         kt.FeedForward,
         {"d_ff": 16},
-        {"d_ff": 17, "activation": "gelu"},
+        {"d_ff": 17, "activation": "gelu", "use_bias": False},
         of_layer(kt.FeedForward, X),
+    ),
+    Case(
+        kt.GatedFeedForward,
+        {"d_ff": 16},
+        {"d_ff": 17, "activation": "relu", "use_bias": False},
+        of_layer(kt.GatedFeedForward, X),
     ),
     Case(
         kt.GridPositionEncoding,
@@ -229,8 +256,24 @@ LAYERS = [
         {"d_model": 5, "patch_size": 3},
         of_layer(kt.PatchEmbedding, np.ones((1, 6, 6, 3), "float32")),
     ),
-    Case(kt.PositionEncoding, {}, {}, None),
-    Case(kt.RotaryPositionEncoding, {}, {}, None),
+    Case(
+        kt.PositionEncoding,
+        {},
+        {"window": Wrong(ValueError, 3)},
+        of_layer(kt.PositionEncoding, X),
+    ),
+    Case(
+        kt.RelativePositionBias,
+        {"num_buckets": 8, "max_distance": 9},
+        {"num_buckets": 12, "max_distance": 5, "bidirectional": False, "window": 3},
+        of_bias(kt.RelativePositionBias),
+    ),
+    Case(
+        kt.RotaryPositionEncoding,
+        {},
+        {"base": 100.0, "size": 4, "window": 3},
+        of_bias(kt.RotaryPositionEncoding),
+    ),
     Case(kt.SSRU, {}, {}, of_layer(kt.SSRU, X)),
     Case(
         kt.SegmentEmbedding,
@@ -279,6 +322,7 @@ MODELS = [
             "recurrent_decoder": True,
             "reads_start": Wrong(ValueError, True),
             "reads_end": False,
+            "target_start": (2, 5),
         },
         of_model(kt.Transformer),
     ),
@@ -636,6 +680,7 @@ TEXTS = [
             "normalization": "nfkc",
             "byte_fallback": False,
             "character_coverage": 0.98,
+            "symbols": [" man"],
             "hard_vocab_limit": Wrong(ValueError, True),
         },
         of_tokenizer,
@@ -807,6 +852,36 @@ TEXTS = [
         },
         of_batches(kt.feature_batches),
     ),
+    Case(
+        kt.image_batches,
+        {"images": [X[0], X[1, :, :3]] * 3, "targets": OTHERS[:6], "tokenizer": TOKENIZER},
+        {
+            "images": [X[1], X[1, :, :3]] * 3,
+            "targets": OTHERS[1:7],
+            "tokenizer": SECOND,
+            "tokens_per_batch": 20,
+            "name": "lines",
+            "label_names": Wrong(ValueError, ["a"]),
+            "max_length": 10,
+            "fill": -7.0,
+        },
+        of_batches(kt.image_batches),
+    ),
+    Case(
+        kt.image_batches,
+        {"images": [X[0], X[1, :, :3]] * 3, "targets": [0, 1] * 3},
+        {
+            "images": [X[1], X[1, :, :3]] * 3,
+            "targets": [1, 0] * 3,
+            "tokenizer": Wrong((TypeError, ValueError), TOKENIZER),
+            "tokens_per_batch": 16,
+            "name": Wrong(ValueError, "lines"),
+            "label_names": Wrong((TypeError, ValueError), ["a"]),
+            "max_length": 4,
+            "fill": -7.0,
+        },
+        of_batches(kt.image_batches),
+    ),
 ]
 
 FOLDER = pathlib.Path(tempfile.mkdtemp())
@@ -887,6 +962,7 @@ ELSEWHERE: dict[str, str] = {
     "average_checkpoints": "training/test_checkpoints.py",
     "layout_map": "training/test_sharding.py",
     "quantization_aware": "training/test_quantization.py",
+    "recompute": "training/test_recomputation.py",
     "speech_batches": "training/test_whisper_fine_tuning.py",
 }
 
