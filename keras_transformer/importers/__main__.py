@@ -51,6 +51,16 @@ LOADING: Options = {
         "Whisper reads samples instead of features, in windows of this length, such as 30",
         REAL,
     ),
+    "source": (OF_MODELS, "the language of mBART's sources, such as en_XX", {}),
+    "target": (OF_MODELS, "the language of mBART's targets, such as de_DE", {}),
+    "prompt": (OF_MODELS, "a prompt of Sentence-Transformers before every text, by name", {}),
+}
+# The attribute of an origin without which it has no such option.
+NEEDED = {
+    "seconds": "read_settings",
+    "source": "LANGUAGES",
+    "target": "LANGUAGES",
+    "prompt": "load_task",
 }
 EXPORT: Options = {
     **EXTRAS,
@@ -97,8 +107,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         having = [origin for origin in ORIGINS if hasattr(importer(origin), f"load_{name}")]
         if name in arguments and arguments.origin not in having:
             command.error(f"{flag(name)}: only {' and '.join(having)} has a {name}")
-    if "seconds" in arguments and not hasattr(importer(arguments.origin), "read_settings"):
-        command.error(f"--seconds: {arguments.origin} has no models that read samples")
+    for name, attribute in NEEDED.items():
+        if name in arguments and not hasattr(importer(arguments.origin), attribute):
+            command.error(f"{flag(name)}: {arguments.origin} has no such option")
     given = [flag(name) for name in SEARCH if name in arguments]
     if given and hasattr(importer(arguments.origin), "load_task"):
         command.error(f"{', '.join(given)}: {arguments.origin} is an encoder, which no search runs")
@@ -153,7 +164,8 @@ def run(arguments: argparse.Namespace) -> None:
             return
         model.save(folder / MODEL)
         for name, tokenizer in zip((TOKENIZER, TARGET_TOKENIZER), tokenizers, strict=False):
-            tokenizer.save(folder / name)
+            if tokenizer is not None:  # pictures need none
+                tokenizer.save(folder / name)
         if head is not None:
             save_head(head, folder / HEAD)
 

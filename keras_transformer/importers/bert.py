@@ -14,7 +14,7 @@ from keras_transformer.importers.encoders import (
     Relative,
     read_vocabulary,
 )
-from keras_transformer.importers.tables import Loader, ModelLoader, RowOrders
+from keras_transformer.importers.tables import HeadReader, Loader, ModelLoader, RowOrders
 
 __all__ = [
     "SPECIAL",
@@ -57,5 +57,6 @@ ORIGIN = IMPORTER.origin
 load_model: ModelLoader = ORIGIN.load_model
 load: Loader = ORIGIN.load
 row_orders: RowOrders = ORIGIN.row_orders
-load_task, read_head = IMPORTER.load_task, IMPORTER.read_head
-load_sentence_encoder = IMPORTER.load_sentence_encoder
+load_task: Loader = IMPORTER.load_task
+read_head: HeadReader = IMPORTER.read_head
+load_sentence_encoder: ModelLoader = IMPORTER.load_sentence_encoder

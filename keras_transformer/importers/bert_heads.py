@@ -61,37 +61,38 @@ def _pooled(vectors: Tensor, config: Config) -> Tensor:
     return layers.Dense(config["hidden_size"], activation, name="pooler")(vectors[:, 0])
 
 
-def _linear(x: Tensor, config: Config, name: str, size: int) -> Tensor:
+def linear(x: Tensor, config: Config, name: str, size: int) -> Tensor:
     """Returns float32 logits of a linear layer after dropout."""
     rate = config.get("classifier_dropout")
     x = layers.Dropout(config["hidden_dropout_prob"] if rate is None else rate)(x)
     return layers.Dense(size, dtype="float32", name=name)(x)
 
 
-def _classes(vectors: Tensor, config: Config) -> Any:
+def classes(pool: Callable[..., Tensor], vectors: Tensor, config: Config) -> Any:
     """Logits (B, C) of the pooled vector; for several labels at once a dict of logits (B, 1)."""
     names = labels(config)
-    logits = _linear(_pooled(vectors, config), config, "classifier", len(names))
+    logits = linear(pool(vectors, config), config, "classifier", len(names))
     if config.get("problem_type") == MULTI_LABEL:
         return {name: logits[:, i : i + 1] for i, name in enumerate(names)}
     return logits
 
 
-def _tags(vectors: Tensor, config: Config) -> Tensor:
+def tags(vectors: Tensor, config: Config) -> Tensor:
     """Logits (B, S, C)."""
-    return _linear(vectors, config, "classifier", len(labels(config)))
+    return linear(vectors, config, "classifier", len(labels(config)))
 
 
-def _answer(vectors: Tensor, config: Config) -> dict[str, Tensor]:
+def answer(vectors: Tensor, config: Config) -> dict[str, Tensor]:
     """Logits (B, S) of the first and of the last token of an answer."""
-    logits = _linear(vectors, {**config, "hidden_dropout_prob": 0.0}, "qa_outputs", 2)
+    logits = linear(vectors, {**config, "hidden_dropout_prob": 0.0}, "qa_outputs", 2)
     return {"start": logits[..., 0], "end": logits[..., 1]}
 
 
 def _words(vectors: Tensor, config: Config) -> Tensor:
     """Logits (B, S, V) of the masked words. Their matrix is a copy of the embedding."""
     activation = checkpoint.activation(config, "hidden_act")
-    x = layers.Dense(config["hidden_size"], activation, name="transform")(vectors)
+    width = config.get("embedding_size", config["hidden_size"])
+    x = layers.Dense(width, activation, name="transform")(vectors)
     epsilon = config["layer_norm_eps"]
     x = layers.LayerNormalization(epsilon=epsilon, name="transform_norm")(x)
     return layers.Dense(config["vocab_size"], dtype="float32", name="words")(x)
@@ -116,6 +117,7 @@ class Class(NamedTuple):
         classes: function of the configuration, which returns the number of classes C.
         segments: whether the class may read two texts in a row.
         arrays: dict from our path to array, of weights in other files.
+        texts: changes of the texts, see `read_texts`.
     """
 
     tensors: Mapping[str, str]
@@ -124,6 +126,7 @@ class Class(NamedTuple):
     classes: Callable[[Config], int] = lambda config: len(labels(config))
     segments: bool = False
     arrays: Mapping[str, Array] = {}
+    texts: Mapping[str, Any] = {}
 
 
 WORDS = {
@@ -138,27 +141,29 @@ CLASSES = {
     "PreTraining": _MASKED,
     "QuestionAnswering": Class(
         {"qa_outputs.*": "qa_outputs"},
-        _answer,
+        answer,
         lambda config: QuestionAnswering(),
         lambda config: 2,
         segments=True,
     ),
     "SequenceClassification": Class(
         {"pooler.dense.*": "pooler", "classifier.*": "classifier"},
-        _classes,
+        functools.partial(classes, _pooled),
         _head_of_classes,
         segments=True,
     ),
     "TokenClassification": Class(
-        {"classifier.*": "classifier"}, _tags, lambda config: TokenClassification(labels(config))
+        {"classifier.*": "classifier"}, tags, lambda config: TokenClassification(labels(config))
     ),
 }
 
 
-def described(folder: pathlib.Path, config: Config) -> Class | None:
+def described(folder: pathlib.Path, config: Config, prompt: str | None = None) -> Class | None:
     """Returns the head that `modules.json` or `architectures` describes, or `None`."""
     if (folder / "modules.json").exists():
-        return sentences(folder)
+        return sentences(folder, prompt)
+    if prompt is not None:
+        raise ValueError(f"{folder} has no modules.json, so prompt={prompt!r} has no effect.")
     names = config.get("architectures") or []
     if not isinstance(names, list):
         raise ValueError(
@@ -166,7 +171,8 @@ def described(folder: pathlib.Path, config: Config) -> Class | None:
             "the file again."
         )
     kinds = [str(name).rpartition("For")[2] for name in names]
-    return next((CLASSES[kind] for kind in kinds if kind in CLASSES), None)
+    known = config.get("heads", CLASSES)
+    return next((known[kind] for kind in kinds if kind in known), None)
 
 
 def read_modules(folder: StrPath) -> list[tuple[str, str]]:
@@ -196,30 +202,32 @@ def read_modules(folder: StrPath) -> list[tuple[str, str]]:
     return found
 
 
-def sentences(folder: pathlib.Path) -> Class:
-    """Returns the head of a sentence encoder."""
-    steps: list[Callable[[Tensor], Tensor]] = []
+def sentences(folder: pathlib.Path, prompt: str | None = None) -> Class:
+    """Returns the head of a sentence encoder, with the prompt of this name or the default one."""
+    parts: list[Callable[[Tensor], Tensor]] = []
     arrays: Arrays = {}
     modules = read_modules(folder)[1:]
     for number, (name, place) in enumerate(modules):
         path = folder / pathlib.PurePath(place).name
         if name == "Pooling":
-            steps.append(functools.partial(_pool, _poolings(path / "config.json")))
+            parts.append(functools.partial(_pool, _poolings(path / "config.json")))
+            texts = read_texts(folder, path / "config.json", prompt)
         elif name == "Dense":
             layer, more = _dense(path, f"dense_{number}")
-            steps.append(layer)
+            parts.append(layer)
             arrays |= more
         else:
             last = {"name": "vector"} if number == len(modules) - 1 else {}
-            steps.append(layers.UnitNormalization(dtype="float32", **last))
+            parts.append(layers.UnitNormalization(dtype="float32", **last))
 
     def build(vectors: Tensor, config: Config) -> Tensor:
-        warn_of_texts(folder)
-        for step in steps:
-            vectors = step(vectors)
+        for part in parts:
+            vectors = part(vectors)
         return vectors
 
-    return Class({}, build, lambda config: FeatureExtraction(), lambda config: 0, arrays=arrays)
+    return Class(
+        {}, build, lambda config: FeatureExtraction(), lambda config: 0, arrays=arrays, texts=texts
+    )
 
 
 def _poolings(path: pathlib.Path) -> list[str]:
@@ -260,20 +268,63 @@ def _dense(folder: pathlib.Path, ours: str) -> tuple[layers.Dense, Arrays]:
     return layers.Dense(outputs, DENSE_ACTIVATIONS[name], use_bias=use_bias, name=ours), arrays
 
 
-def warn_of_texts(folder: StrPath) -> None:
-    """Warns of what Sentence-Transformers does to a text before the tokenizer, and we do not."""
-    path = pathlib.Path(folder) / "config_sentence_transformers.json"
-    prompts = checkpoint.read_json(path).get("prompts") if path.exists() else None
-    found = {name: text for name, text in (prompts or {}).items() if text}
-    if found:
-        warnings.warn(
-            f"{path} has prompts, which are no part of the model: {found}. Put the prompt before "
-            "each text yourself.",
-            stacklevel=2,
-        )
+def read_texts(
+    folder: pathlib.Path, pooling: pathlib.Path, prompt: str | None = None
+) -> dict[str, Any]:
+    """Returns what Sentence-Transformers does to a text before the tokenizer.
+
+    Args:
+        folder: path of the folder.
+        pooling: path of the configuration of its pooling.
+        prompt: name of a prompt, or `None` for the default one, if there is one.
+
+    Returns:
+        A dict with "prompt", the text before each text, or "prompts" to choose from;
+        "do_lower_case"; and "max_seq_length", the greatest number of tokens. It lacks entries that
+        change nothing.
+
+    Raises:
+        ValueError: no such prompt, or its vectors are not pooled.
+    """
+    path = folder / "config_sentence_transformers.json"
+    read = checkpoint.read_json(path) if path.exists() else {}
+    prompts = {name: text for name, text in (read.get("prompts") or {}).items() if text}
+    name = prompt or read.get("default_prompt_name")
+    if prompt is not None and prompt not in prompts:
+        raise ValueError(f"{path} has no prompt {prompt!r}, but {sorted(prompts)}.")
+    if name in prompts and pooling.exists():
+        if checkpoint.read_json(pooling).get("include_prompt") is False:
+            raise ValueError(f"{pooling} leaves out the prompt, which is not supported.")
     path = path.with_name("sentence_bert_config.json")
-    if path.exists() and checkpoint.read_json(path).get("do_lower_case"):
+    settings = checkpoint.read_json(path) if path.exists() else {}
+    found = {key: settings.get(key) for key in ("do_lower_case", "max_seq_length")}
+    found["prompt"] = prompts.get(name)
+    found["prompts"] = None if name in prompts else prompts
+    return {key: value for key, value in found.items() if value}
+
+
+def changed(read: dict[str, Any], texts: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """Returns a `tokenizer.json` that changes texts, see `read_texts`. Warns of unused prompts.
+
+    Args:
+        read: dict, its content.
+        texts: result of `read_texts`.
+        most: number of the model's positions.
+    """
+    normalizers = [read["normalizer"]] if read.get("normalizer") else []
+    if texts.get("do_lower_case"):
+        normalizers.insert(0, {"type": "Lowercase"})
+    if "prompts" in texts:
         warnings.warn(
-            f"{path} says do_lower_case, which is no part of the model. Pass texts in lower case.",
+            f"The folder has prompts: {texts['prompts']}. The tokenizer puts none of them before a "
+            "text. Pass prompt= and a name, or put the prompt before each text yourself.",
             stacklevel=2,
         )
+    if "prompt" in texts:
+        normalizers.insert(0, {"type": "Prepend", "prepend": texts["prompt"]})
+    longest = min(texts.get("max_seq_length", most), most)
+    return {
+        **read,
+        "normalizer": {"type": "Sequence", "normalizers": normalizers} if normalizers else None,
+        "longest": longest - 1,  # before the end token
+    }

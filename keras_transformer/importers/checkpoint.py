@@ -58,7 +58,8 @@ def _origin_of(folder: pathlib.Path) -> str | None:
     read = read_json(config)
     if str(read.get("module")).startswith("keras_hub"):
         return "keras_hub"
-    kind = read.get("model_type")
+    decoder = read.get("decoder")  # of a model that reads pictures
+    kind = (decoder if isinstance(decoder, dict) else read).get("model_type")
     return kind if isinstance(kind, str) and FILES.get(kind) == config.name else None
 
 
@@ -95,8 +96,12 @@ class HuggingFace:
                 model does not support.
         """
         check_origin(folder, self.model_type)
-        path, needed = folder / "config.json", (*self.sizes, *self.layers, *self.ids)
-        read = read_json(path)
+        path = folder / "config.json"
+        return self.check(path, read_json(path))
+
+    def check(self, path: pathlib.Path, read: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a configuration with all defaults, see `read_config`. `path` is of its file."""
+        needed = (*self.sizes, *self.layers, *self.ids)
         given = {name: value for name, value in read.items() if value is not None or name in needed}
         config = {**self.defaults, **given}
         found = config.get("model_type")

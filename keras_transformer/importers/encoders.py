@@ -18,15 +18,16 @@ import functools
 import pathlib
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_transformer.export.artefact.task_heads import Head, QuestionAnswering
+from keras_transformer.export.artefact.task_heads import Head
 from keras_transformer.importers import bert_heads, checkpoint, pieces
+from keras_transformer.importers.stack import HeadModel
 from keras_transformer.importers.tables import Arrays, Origin, Special, Table
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import TransformerEncoder
@@ -49,6 +50,8 @@ TENSORS = {
     "encoder.layer.#.output.dense.*": "encoder_block_#/feed_forward/output",
     "encoder.layer.#.output.LayerNorm.*": "encoder_block_#/feed_forward_norm",
 }
+# Our weights whose vectors have the size of the embedding, and not of the blocks.
+NARROW = r"(token|segment)_embedding/.*|source_positions/.*|(source_embedding|transform)_norm/.*"
 # The starts of tensors that belong to no encoder.
 HEADS = ("pooler.", "cls.", "classifier.", "qa_outputs.")
 LOGITS = "cls.predictions."  # of masked words
@@ -68,6 +71,11 @@ class Relative:
         special: the pieces of padding, unknown, begin and end.
         first_position: int, the number of position vectors before the first token's. No text uses
             them.
+        two_ends: bool, whether two end tokens separate the two texts of a row.
+        encoder: class or function of the encoder. If the configuration has an `embedding_size`, the
+            file has one block, which all layers share.
+        tensors: more rows of the table.
+        tokenizer: function from the folder and the vocabulary of `vocab.txt` to a `tokenizer.json`.
     """
 
     files: checkpoint.HuggingFace
@@ -77,6 +85,10 @@ class Relative:
     names: Mapping[str, str] = field(default_factory=dict)
     special: Sequence[str] = SPECIAL
     first_position: int = 0
+    two_ends: bool = False
+    encoder: Callable[..., keras.Model] = TransformerEncoder
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    tokenizer: Callable[[StrPath, dict[str, int]], dict[str, Any]] = pieces.word_pieces
 
     def read_config(self, folder: StrPath) -> dict[str, Any]:
         """Reads and checks `config.json`; returns it with BERT's keys."""
@@ -125,7 +137,11 @@ class EncoderImporter:
         self.origin: Origin = Origin(name, relative.read_files, self._table, self._vocabulary)
 
     def load_task(
-        self, folder: StrPath, segments: bool | None = None, **options: Any
+        self,
+        folder: StrPath,
+        segments: bool | None = None,
+        prompt: str | None = None,
+        **options: Any,
     ) -> tuple[keras.Model, JsonTokenizer]:
         """Loads the model that a folder describes, with its head, and the tokenizer of `load`.
 
@@ -143,14 +159,19 @@ class EncoderImporter:
         Args:
             folder: as in `load_model`. `architectures` in its `config.json` names the class.
             segments: bool, as in `load_model`. Defaults to `None`: the model of classes or answers
-                has segments if the origin has some, so that it reads one text or two.
+                has segments, so that it reads one text or two. Without segments in the origin, the
+                vectors of both are equal.
+            prompt: str, the name of a prompt of Sentence-Transformers, which the tokenizer puts
+                before every text. Defaults to `None`: the folder's default prompt, if it has one.
+                The tokenizer also has the folder's lower case and its longest row, and cuts texts.
             **options: as in `load_model`.
 
         Returns:
             `(model, tokenizer)`. Warns of tensors that the model leaves out.
 
         Raises:
-            OSError, ValueError: as `load_model`; `id2label` does not fit the head.
+            OSError, ValueError: as `load_model`; `id2label` does not fit the head; the folder has
+                no such prompt.
 
         Example:
 
@@ -158,9 +179,9 @@ class EncoderImporter:
         >>> export_onnx(model, "out", tokenizer, head=read_head("cross-encoder"))  # doctest: +SKIP
         """
         config = self.relative.read_config(folder)
-        head = bert_heads.described(pathlib.Path(folder), config)
+        head = bert_heads.described(pathlib.Path(folder), config, prompt)
         if segments is None:
-            segments = head is not None and head.segments and config["type_vocab_size"] > 1
+            segments = head is not None and head.segments
         return self.origin.load(folder, head=head, segments=segments, **options)
 
     def read_head(self, folder: StrPath) -> Head | None:
@@ -170,19 +191,11 @@ class EncoderImporter:
             folder: as in `load_task`.
 
         Returns:
-            The head, or `None`: also for questions to a model without segments, with a warning.
+            The head, or `None`.
         """
         config = self.relative.read_config(folder)
         described = bert_heads.described(pathlib.Path(folder), config)
-        head = None if described is None else described.head(config)
-        if isinstance(head, QuestionAnswering) and config["type_vocab_size"] < 2:
-            warnings.warn(
-                f"{folder} has no segments, so its model reads one text, and a question with a "
-                "passage are two. The export returns the logits of start and end.",
-                stacklevel=2,
-            )
-            return None
-        return head
+        return None if described is None else described.head(config)
 
     def load_sentence_encoder(
         self, folder: StrPath, segments: bool = False, **options: Any
@@ -197,21 +210,32 @@ class EncoderImporter:
             **options: as in `load_model`.
 
         Returns:
-            Functional model from `source_ids` (B, S) to (B, D) float32. Warns of prompts, which the
-            caller must put before the texts, and of tensors that the model leaves out.
+            Functional model from `source_ids` (B, S) to (B, D) float32. Warns of changes of the
+            texts, which the tokenizer of `load_task` has, and of tensors that the model leaves out.
 
         Raises:
             ValueError: another pooling or another module; otherwise as `load_model`.
         """
         head = bert_heads.sentences(pathlib.Path(folder))
+        if head.texts:
+            warnings.warn(
+                f"{folder} changes texts before the tokenizer: {head.texts}. `load_task` returns a "
+                "tokenizer that does so.",
+                stacklevel=2,
+            )
         return self.origin.load_model(folder, head=head, segments=segments, **options)
 
     def _table(self, config: dict[str, Any], tensors: Arrays, options: dict[str, Any]) -> Table:
         head, segments = options.pop("head", None), options.pop("segments", False)
-        model, rows, arrays, classes = TransformerEncoder, TENSORS, {}, 0
+        model, rows = self.relative.encoder, {**TENSORS, **self.relative.tensors}
+        arrays, classes, depth = {}, 0, config["num_hidden_layers"]
+        width = config.get("embedding_size", config["hidden_size"])
+        shared = {}
+        if "embedding_size" in config:
+            shared, depth = {"embedding_size": width, "num_layers": depth}, 1
         if head is not None:
-            model, arrays = functools.partial(_with_head, head, config), head.arrays
-            rows, classes = TENSORS | head.tensors, head.classes(config)
+            model, arrays = functools.partial(_with_head, head, config, model), head.arrays
+            rows, classes = rows | head.tensors, head.classes(config)
         if f"{LOGITS}bias" in rows and f"{LOGITS}bias" in tensors and WORDS in tensors:
             # The matrix is tied to the embedding unless the file has another.
             tensors.setdefault(f"{LOGITS}decoder.weight", tensors[WORDS])
@@ -226,12 +250,14 @@ class EncoderImporter:
                 "P": config["max_position_embeddings"],
                 "G": config["type_vocab_size"],
                 "C": classes,
+                "E": width,
             },
-            layers={"encoder": config["num_hidden_layers"]},
+            layers={"encoder": depth},
+            narrow=NARROW,
             num_heads=config["num_attention_heads"],
             special=[self._special(config)],
             spare=_spare(config["folder"], tensors, rows),
-            scale=config["hidden_size"] ** -0.5,
+            scale=width**-0.5,
             finish=functools.partial(_finish, segments, arrays),
             model=model,
             settings={
@@ -241,7 +267,8 @@ class EncoderImporter:
                 "positions": LearnedPositionEncoding(config["max_position_embeddings"]),
                 "epsilon": config["layer_norm_eps"],
                 "embedding_norm": True,
-                "num_segments": config["type_vocab_size"] if segments else None,
+                "num_segments": max(2, config["type_vocab_size"]) if segments else None,
+                **shared,
             },
         )
 
@@ -259,25 +286,47 @@ class EncoderImporter:
         if path.exists():
             read = pieces.read_tokenizer(path)
         else:
-            read = pieces.word_pieces(folder, read_vocabulary(folder))
-        return pieces.Vocabulary(lambda orders: pieces.renumbered_json(read, orders[0], begin))
+            read = self.relative.tokenizer(folder, read_vocabulary(folder))
+        head, end = config["options"].get("head"), self.relative.special[3]
+        if head is not None and head.texts:
+            read = bert_heads.changed(read, head.texts, config["max_position_embeddings"])
+        between = [end] * self.relative.two_ends
+        return pieces.Vocabulary(
+            lambda orders: pieces.renumbered_json(read, orders[0], begin, between)
+        )
 
 
 def _finish(segments: bool, more: Mapping[str, Any], arrays: Arrays) -> None:
     """Adds the first segment to the positions, or the row of padding to the segments."""
-    types = arrays.pop(TYPES)
+    types, path = arrays.pop(TYPES), "source_positions/embeddings"
     if segments:
-        arrays[TYPES] = np.concatenate([types[:1], types])
-    else:
-        path = "source_positions/embeddings"
+        arrays[TYPES] = np.concatenate([types[:1], types, *[types] * (len(types) < 2)])
+    elif path in arrays:  # rotary positions have no table, and their families no segments
         arrays[path] = arrays[path] + types[0]
     arrays.update(more)
 
 
-def _with_head(head: bert_heads.Class, config: Mapping[str, Any], **settings: Any) -> keras.Model:
+def in_pairs(finish: Callable[[Arrays], None], num_heads: int, arrays: Arrays) -> None:
+    """Finishes arrays, and puts the channels of rotary queries and keys in our order.
+
+    A rotary encoding of ours turns channels 2i and 2i + 1 together, and theirs i and i + K/2.
+    """
+    finish(arrays)
+    for path, array in arrays.items():
+        if "/self_attention/query/" in path or "/self_attention/key/" in path:
+            halves = array.reshape(*array.shape[:-1], num_heads, 2, -1)
+            arrays[path] = halves.swapaxes(-1, -2).reshape(array.shape)
+
+
+def _with_head(
+    head: bert_heads.Class,
+    config: Mapping[str, Any],
+    make: Callable[..., keras.Model],
+    **settings: Any,
+) -> keras.Model:
     """Makes the model of an encoder with a head."""
-    encoder = TransformerEncoder(**settings)
-    return keras.Model(encoder.input, head.build(encoder.output, config), name="bert")
+    encoder = make(**settings)
+    return HeadModel(encoder.input, head.build(encoder.output, config), name="bert")
 
 
 def _spare(folder: pathlib.Path, tensors: Arrays, rows: Mapping[str, str]) -> str:

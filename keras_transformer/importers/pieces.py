@@ -44,7 +44,7 @@ class Vocabulary:
 
 # Our special pieces, at ids 0 to 3.
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
-LANGUAGE = re.compile(r">>[^<>\s]+<<")
+LANGUAGE = re.compile(r">>[^<>\s]+<<|<extra_id_\d+>")  # also T5's sentinels
 SPACE = "\u2581"  # how SentencePiece writes a space
 
 
@@ -168,6 +168,41 @@ def of_both_sides(
     return Vocabulary(make, [len(side) for side in unknown], options)
 
 
+def byte_tokenizer(size: int) -> Tokenizer:
+    """Returns a tokenizer whose tokens are the bytes of a text, as in ByT5.
+
+    It is a SentencePiece model without pieces, so every character becomes bytes.
+
+    Args:
+        size: int, number of ids. Those after the 256 bytes are the sentinels `<extra_id_0>` and so
+            on.
+
+    Example:
+
+    >>> byte_tokenizer(384).encode("né")
+    [114, 199, 173]
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()
+    kind, spec, rules = proto.SentencePiece, proto.trainer_spec, proto.normalizer_spec
+    names = [*SPECIAL_PIECES, *(f"<0x{byte:02X}>" for byte in range(256))]
+    kinds = [kind.CONTROL] * len(SPECIAL_PIECES) + [kind.BYTE] * 256
+    kinds[UNKNOWN_ID] = kind.UNKNOWN
+    more = size - len(names)
+    names += [f"<extra_id_{number}>" for number in range(more)]
+    kinds += [kind.USER_DEFINED] * more
+    proto.pieces.extend(
+        kind(piece=name, score=0.0, type=one) for name, one in zip(names, kinds, strict=True)
+    )
+    spec.model_type, spec.byte_fallback, spec.vocab_size = spec.CHAR, True, size
+    spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD_ID, UNKNOWN_ID, BEGIN_ID, END_ID
+    spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL_PIECES
+    rules.name, rules.escape_whitespaces = "identity", False
+    rules.add_dummy_prefix = rules.remove_extra_whitespaces = False
+    return Tokenizer(proto.SerializeToString(deterministic=True))
+
+
 def published(model: bytes) -> tuple[list[str | None], bytes]:
     """Converts one of our models to the form in Marian's folders, the inverse of `renumbered`.
 
@@ -201,40 +236,46 @@ def special_id(ids: Mapping[str, int], piece: str) -> int:
     return ids[piece]
 
 
-def renumbered_json(config: dict[str, Any], order: Ids, begin: str | None = None) -> JsonTokenizer:
+def renumbered_json(
+    config: dict[str, Any], order: Ids, begin: str | None = None, between: Sequence[str] = ()
+) -> JsonTokenizer:
     """Returns a `JsonTokenizer` with our ids.
 
     Args:
-        config: dict, the content of `tokenizer.json`.
+        config: dict, the content of `tokenizer.json`. With "longest", texts have at most so many
+            ids.
         order: the origin's id of each of our rows.
-        begin: the piece at the start of every text, such as "[CLS]", or `None`.
+        begin: the piece at the start of every text, such as "[CLS]" or a language, or `None`.
+        between: pieces before a second text in a row, after the end token of the first.
 
     Raises:
         ValueError: a piece has an id that is not among the rows.
     """
     ours = our_ids(order)
     added = config.get("added_tokens") or []
-    numbered = json_ids(config).items()
+    ids = json_ids(config)
+    numbered = ids.items()
     beyond = [piece for piece, number in numbered if number not in ours]
     if beyond:
         raise ValueError(
             f"The tokenizer has {len(beyond)} pieces for which the model has no row: {beyond[:5]}."
         )
-    template = None
+    template, longest = None, config.get("longest")
     if begin is not None:
         text = {"Sequence": {"id": "A", "type_id": 0}}
-        first = {"SpecialToken": {"id": begin, "type_id": 0}}
-        special = {begin: {"id": begin, "ids": [BEGIN_ID], "tokens": [begin]}}
+        first, *more = ({"SpecialToken": {"id": p, "type_id": 0}} for p in (begin, *between))
+        special = {p: {"id": p, "ids": [ours[ids[p]]], "tokens": [p]} for p in (begin, *between)}
         other = {"Sequence": {"id": "B", "type_id": 1}}
         template = {"type": "TemplateProcessing", "single": [first, text]}
-        template |= {"pair": [first, text, other], "special_tokens": special}
+        template |= {"pair": [first, text, *more, other], "special_tokens": special}
     changed = {
-        **config,
+        **{name: value for name, value in config.items() if name != "longest"},
         # With the added tokens: the library would number tokens that the vocabulary lacks.
         "model": {**config["model"], **_numbered(config["model"], numbered, order, ours)},
         "added_tokens": [{**token, "id": ours[token["id"]]} for token in added],
         "post_processor": template,
-        "truncation": None,
+        "truncation": longest
+        and {"direction": "Right", "max_length": longest, "strategy": "LongestFirst", "stride": 0},
         "padding": None,
     }
     return JsonTokenizer(json.dumps(changed, ensure_ascii=False))
@@ -261,7 +302,10 @@ def _numbered(
         return {"vocab": {piece: ours[id] for piece, id in numbered}}
     pairs = {id: [piece, 0.0] for piece, id in numbered} | dict(enumerate(vocabulary))
     unused = ([f"<unused {row}>", 0.0] for row in itertools.count())
-    found = [pairs.get(int(id)) or next(unused) for id in order]
+    found = [  # a token with several roles has one row
+        pairs[id] if id in pairs and ours[id] == row else next(unused)
+        for row, id in enumerate(order.tolist())
+    ]
     return {"vocab": found, "unk_id": UNKNOWN_ID}
 
 
@@ -310,6 +354,45 @@ def word_pieces(folder: StrPath, ids: dict[str, int]) -> dict[str, Any]:
     added = {token["content"]: token for token in config["added_tokens"]}
     config["added_tokens"] = [*(added | _added_tokens(path, settings)).values()]
     return config
+
+
+def unigram(model: bytes, names: Sequence[str], strip: bool = False) -> dict[str, Any]:
+    """Returns a `tokenizer.json` for a SentencePiece model whose pieces have other ids.
+
+    Args:
+        model: serialized SentencePiece model of the kind "unigram".
+        names: the piece of each of the origin's ids. Names that are no pieces are special tokens.
+        strip: whether spaces at both ends of a text are dropped, as SentencePiece does.
+
+    Raises:
+        ValueError: a model of another kind, or names without `<unk>`.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
+    from tokenizers.pre_tokenizers import Metaspace, WhitespaceSplit
+    from tokenizers.pre_tokenizers import Sequence as Steps
+
+    proto = _proto(model)
+    if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM or "<unk>" not in names:
+        raise ValueError(
+            "The SentencePiece model must be of the kind 'unigram', and its vocabulary must have "
+            "<unk>. Check that both files belong to one model."
+        )
+    scores = {piece.piece: piece.score for piece in _used_pieces(proto).values()}
+    scored = [(name, scores.get(name, 0.0)) for name in names]
+    tokenizer = Tokenizer(models.Unigram(scored, names.index("<unk>"), byte_fallback=False))
+    characters = proto.normalizer_spec.precompiled_charsmap
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            *([normalizers.Precompiled(characters)] if characters else []),
+            normalizers.Replace(Regex(" {2,}"), " "),
+        ]
+    )
+    tokenizer.pre_tokenizer, tokenizer.decoder = Metaspace(), decoders.Metaspace()
+    if strip:
+        tokenizer.pre_tokenizer = Steps([WhitespaceSplit(), Metaspace()])
+    special = [name for name in names if name not in scores]
+    tokenizer.add_special_tokens([AddedToken(n, lstrip=n == "<mask>") for n in special])
+    return json.loads(tokenizer.to_str())
 
 
 def _added_tokens(path: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:

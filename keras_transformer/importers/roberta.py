@@ -9,7 +9,7 @@ import dataclasses
 
 from keras_transformer.importers.bert import CONFIG as BERT
 from keras_transformer.importers.encoders import EncoderImporter, Relative
-from keras_transformer.importers.tables import Loader, ModelLoader, RowOrders
+from keras_transformer.importers.tables import HeadReader, Loader, ModelLoader, RowOrders
 
 __all__ = ["load", "load_model", "load_sentence_encoder", "load_task", "read_head", "row_orders"]
 
@@ -32,6 +32,7 @@ RELATIVE = Relative(
     },
     special=("<pad>", "<unk>", "<s>", "</s>"),
     first_position=2,
+    two_ends=True,
 )
 IMPORTER = EncoderImporter("roberta", RELATIVE)
 
@@ -39,5 +40,6 @@ ORIGIN = IMPORTER.origin
 load_model: ModelLoader = ORIGIN.load_model
 load: Loader = ORIGIN.load
 row_orders: RowOrders = ORIGIN.row_orders
-load_task, read_head = IMPORTER.load_task, IMPORTER.read_head
-load_sentence_encoder = IMPORTER.load_sentence_encoder
+load_task: Loader = IMPORTER.load_task
+read_head: HeadReader = IMPORTER.read_head
+load_sentence_encoder: ModelLoader = IMPORTER.load_sentence_encoder

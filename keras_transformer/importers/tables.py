@@ -11,7 +11,9 @@ stores in one tensor, such as `self_attention/{query,key,value}`.
 
 Letters of axes: D d_model, H all heads together, F d_ff, V and T ids of the source and the target,
 P and Q positions of the source and the target, G segments, C classes, M mel bands, K the size of a
-convolution.
+convolution, R ranges of distances and N heads of a position bias, X the numbers of a patch, E the
+encoder's vectors, which are d_model by default, S numbers of a sample, U the vectors between two
+convolutions, L, W and Y the sizes of three convolutions.
 """
 
 import pathlib
@@ -40,6 +42,8 @@ from keras_transformer.types import Array, Ids, StrPath
 # The axes of our weights by the end of their paths. Of layers: the axes of the kernel. The bias has
 # the last of them.
 AXES = {
+    "cross_attention/key": "EH",
+    "cross_attention/value": "EH",
     "attention/query": "DH",
     "attention/key": "DH",
     "attention/value": "DH",
@@ -47,20 +51,28 @@ AXES = {
     "attention/input": "DD",  # of the recurrent unit, like "forget"
     "attention/forget": "DD",
     "feed_forward/hidden": "DF",
+    "feed_forward/gate": "DF",
     "feed_forward/output": "FD",
     "token_embedding/embeddings": "VD",
     "source_embedding/embeddings": "VD",
     "target_embedding/embeddings": "TD",
     "segment_embedding/embeddings": "GD",
+    "positions/buckets": "RN",
     "source_positions/embeddings": "PD",
     "target_positions/embeddings": "QD",
     "output_kernel": "DT",
     "output_bias": "T",
+    "patch_embedding": "XD",
+    "_token/embedding": "D",
     "convolution_1": "KMD",
     "convolution_2": "KDD",
+    "filters_1": "LSD",
+    "filters_2": "WDU",
+    "filters_3": "YUD",
     "pooler": "DD",
-    "transform": "DD",
-    "words": "DV",
+    "widening": "ED",
+    "transform": "DE",
+    "words": "EV",
 }
 # From the name of a weight to the origin's, where `*` stands. These are PyTorch's.
 PARTS = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
@@ -69,6 +81,7 @@ Arrays = dict[str, Array]
 ModelLoader: TypeAlias = Callable[..., Any]
 Loader: TypeAlias = Callable[..., tuple[Any, Any]]
 RowOrders: TypeAlias = Callable[[StrPath], list[Ids]]
+HeadReader: TypeAlias = Callable[[StrPath], Any]
 Special = tuple[int, int | None, int | None, int | None, int | None]
 
 
@@ -93,7 +106,7 @@ class Table:
     Attributes:
         tensors: dict from the origin's name of a tensor or layer to our path.
         sizes: dict from the letter of an axis to its length. V and T follow from `special`, and H
-            is D by default.
+            and E are D by default.
         layers: dict from "encoder" and "decoder" to the number of blocks.
         num_heads: int.
         special: of the source, and of the target if its vocabulary is separate, the arguments of
@@ -104,6 +117,7 @@ class Table:
         spare: pattern of tensors that may exist and are not used.
         computed: dict from tensors to arrays that replace them where the origin lacks them.
         without: pattern of paths that this model does not have.
+        narrow: pattern of paths whose axis D is the axis E.
         parts: dict from our "kernel", "bias", "gamma" and "beta" to the origin's names.
         transposed: whether the origin stores kernels as (outputs, inputs); ours are (inputs,
             outputs).
@@ -111,6 +125,7 @@ class Table:
         channels: the origin's channel for each of ours, (D,) integers, or `None` if all are equal.
         scale: factor for the embeddings. An origin that does not multiply them by √D needs D^-0.5.
             If the embedding also computes the logits, the last norm is divided by it.
+        logit_scale: factor by which the origin multiplies the vectors before the logits.
         never: logit bias of rows that the origin lacks.
         finish: function that changes the arrays by our paths, after all checks.
         model: class or function of our model.
@@ -127,11 +142,13 @@ class Table:
     spare: str = ""
     computed: Mapping[str, Array] = field(default_factory=dict)
     without: str = ""
+    narrow: str = ""
     parts: Mapping[str, str] = field(default_factory=lambda: PARTS)
     transposed: bool = True
     first_block: int = 0
     channels: Ids | None = None
     scale: float = 1.0
+    logit_scale: float = 1.0
     never: float = NEVER
     finish: Callable[[Arrays], None] | None = None
     model: Callable[..., keras.Model] = Transformer
@@ -159,7 +176,10 @@ class Table:
                 if name not in self.copies and not re.fullmatch(self.without, paths[0]):
                     flipped = self.transposed and paths[0].endswith("/kernel")
                     flipped = flipped or paths[0].endswith("/output_kernel")
-                    found[name] = Place(paths, axes_of(paths[0]), flipped)
+                    axes = axes_of(paths[0])
+                    if re.fullmatch(self.narrow, paths[0]):
+                        axes = axes.replace("D", "E")
+                    found[name] = Place(paths, axes, flipped)
         return found
 
     def _rows(self) -> Iterator[tuple[str, str]]:
@@ -182,7 +202,7 @@ class Table:
 
     def shape(self, place: Place) -> tuple[int, ...]:
         """Returns the shape of the origin's tensor at a place."""
-        sizes = {"H": self.sizes["D"], **self.sizes}
+        sizes = {"H": self.sizes["D"], "E": self.sizes["D"], **self.sizes}
         if self.special:
             sizes |= {"V": self.special[0][0], "T": self.special[-1][0]}
         *first, last = (sizes[axis] for axis in place.axes)
@@ -205,7 +225,9 @@ class Table:
             parts = np.split(array, len(places[name].paths), axis=-1)
             arrays.update(zip(places[name].paths, parts, strict=True))
         bias = arrays.pop(f"{self.logits}/output_bias", None)
-        orders: dict[str, Ids] = {} if self.channels is None else {"D": self.channels}
+        orders: dict[str, Ids] = {}
+        if self.channels is not None:
+            orders = {"D": self.channels, "E": self.channels}
         if self.special:
             orders |= {"V": self.orders[0], "T": self.orders[-1]}
         arrays = {path: _ordered(array, axes_of(path), orders) for path, array in arrays.items()}
@@ -221,12 +243,14 @@ class Table:
     def _add_logits(self, arrays: Arrays, bias: Array | None) -> None:
         """Adds the bias of the logits, and undoes the scale of the embedding if it is tied."""
         arrays[f"{self.logits}/output_bias"] = logit_bias(self.orders[-1], bias, self.never)
-        if f"{self.logits}/output_kernel" not in arrays:
-            norm = "decoder_norm"
-            if f"{norm}/gamma" not in arrays:
-                norm = f"decoder_block_{self.layers['decoder'] - 1}/feed_forward_norm"
-            for path in (f"{norm}/gamma", f"{norm}/beta"):
-                arrays[path] = arrays[path] / self.scale
+        kernel, factor = f"{self.logits}/output_kernel", self.logit_scale
+        if kernel in arrays:
+            arrays[kernel] = arrays[kernel] * factor
+            return
+        last = f"decoder_block_{self.layers['decoder'] - 1}/feed_forward_norm/"
+        norms = [path for path in arrays if path.startswith("decoder_norm/")]
+        for path in norms or [path for path in arrays if path.startswith(last)]:
+            arrays[path] = arrays[path] * (factor / self.scale)
 
     def _checked(self, tensors: Mapping[str, Array], places: Mapping[str, Place]) -> Arrays:
         """Checks names and shapes of all tensors, and returns the tensors that have a place."""
@@ -284,7 +308,6 @@ class Table:
         """
         orders, depths = self.orders, tuple(self.layers.values())
         settings = {
-            "vocab_size": len(orders[0]),
             "num_layers": depths if len(depths) > 1 else depths[0],
             "d_model": self.sizes["D"],
             "num_heads": self.num_heads,
@@ -295,6 +318,8 @@ class Table:
             paths = [place.paths[0] for place in self.places().values()]
             settings["tie_output"] = f"{self.logits}/output_kernel" not in paths
             settings["output_bias"] = True
+        if orders:
+            settings["vocab_size"] = len(orders[0])
         if len(orders) > 1:
             settings["target_vocab_size"] = len(orders[1])
         return self.model(**settings | {**self.settings, **options})
@@ -315,7 +340,7 @@ class Table:
 def axes_of(path: str) -> str:
     """Returns the letters of the axes of one of our weights."""
     layer, _, part = path.rpartition("/")
-    if part in ("gamma", "beta"):
+    if part in ("gamma", "beta", "scale"):
         return "D"
     name = layer if part in ("kernel", "bias") else path
     axes = next((axes for end, axes in AXES.items() if name.endswith(end)), "DC")  # a head
@@ -353,15 +378,15 @@ def count_layers(state: Iterable[str], start: str) -> int:
     return max(1, len({int(match[1]) for match in matches if match}))
 
 
-def half_sinusoids(length: int, d_model: int, steps: int, first: int = 0) -> Array:
+def half_sinusoids(length: int, d_model: int, intervals: int, first: int = 0) -> Array:
     """Returns a table of positions (length, D): all sines, then all cosines.
 
     Args:
         length, d_model: int.
-        steps: int, from the frequency 1 to 1 / 10000: D / 2 in Marian, D / 2 - 1 in fairseq.
+        intervals: int, from the frequency 1 to 1 / 10000: D / 2 in Marian, D / 2 - 1 in fairseq.
         first: int, the first position. Defaults to 0.
     """
-    frequencies = 10000.0 ** (-np.arange(d_model // 2) / steps)  # (D / 2,)
+    frequencies = 10000.0 ** (-np.arange(d_model // 2) / intervals)  # (D / 2,)
     angles = np.arange(first, first + length)[:, None] * frequencies  # (length, D / 2)
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
 
@@ -376,7 +401,8 @@ class Origin:
         table: function from the configuration, the tensors and the user's options to the `Table`.
             It removes the options that are not arguments of the model. `unknown` in the
             configuration is the attribute of the `Vocabulary`.
-        vocabulary: function from the folder and the configuration to a `Vocabulary`.
+        vocabulary: function from the folder and the configuration to a `Vocabulary`. `options` in
+            the configuration are the user's. It removes those of the tokenizers.
         file: pattern of a file that every folder of the origin holds.
     """
 
@@ -455,6 +481,7 @@ class Origin:
         """
         folder = pathlib.Path(folder)
         config, tensors = self.read_files(folder)
+        config["options"] = options
         vocabulary = self.vocabulary(folder, config) if tokenizers else Vocabulary(lambda _: None)
         config["unknown"] = vocabulary.unknown
         return self.table(config, tensors, options), tensors, vocabulary

@@ -8,11 +8,14 @@ result of real input.
 import pathlib
 import warnings
 
+import numpy as np
+
 from keras_transformer.export.artefact.manifest import engine_of
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.artefact.signature import ONNX_RUNTIME
 from keras_transformer.export.runtime import Transcriber
 from keras_transformer.export.runtime.predictor import open_runner
+from keras_transformer.sound.samples import read_blocks
 from keras_transformer.types import StrPath
 
 SENTENCE = "Good morning. How are you today?"
@@ -25,7 +28,7 @@ def try_out(folder: StrPath) -> str:
     """Runs a sentence through an artefact, and returns a line with the sentence and its result.
 
     Args:
-        folder: str or path-like, an artefact with a tokenizer. A `SpeechSearch` hears a recording.
+        folder: str or path-like, an artefact with a tokenizer. A model of sound hears a recording.
 
     Returns:
         A line for the user. Warns if the result is empty.
@@ -36,17 +39,22 @@ def try_out(folder: StrPath) -> str:
     on_onnx = engine_of(read_artefact(folder).manifest) == ONNX_RUNTIME
     runner = open_runner(folder, ["CPUExecutionProvider"] if on_onnx else None)
     note = ""
-    if isinstance(runner, Transcriber):
-        given = f"a recording of {SENTENCE!r}"
+    item = QUESTION if runner.manifest["task"] == "answer" else SENTENCE
+    given = repr(item)
+    inputs = {value["name"]: value for value in runner.manifest["inputs"]}
+    if "pixels" in inputs:
+        item, given = np.full(inputs["pixels"]["axes"][1:], 128.0, np.float32), "a grey picture"
+    elif isinstance(runner, Transcriber):
         try:
-            transcript = runner.transcribe(RECORDING.read_bytes(), temperatures=(0.0,))
-            found = "".join(segment.text for segment in transcript).strip()
+            item = np.concatenate([*read_blocks(RECORDING.read_bytes())])
         except ImportError as error:
             return f"no recording was tried: {error}"
+        given = f"a recording of {SENTENCE!r}"
+    if getattr(runner, "hears", False):
+        transcript = runner.transcribe(item, temperatures=(0.0,))
+        found = "".join(segment.text for segment in transcript).strip()
         note = f" (language {transcript.language}, {transcript.language_probability:.2f})"
     else:
-        item = QUESTION if runner.manifest["task"] == "answer" else SENTENCE
-        given = repr(item)
         (result,) = runner.results([item])
         if result.error is not None:
             raise ValueError(

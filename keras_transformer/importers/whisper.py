@@ -35,7 +35,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import layers
 
 from keras_transformer.call_options import check_number
 from keras_transformer.importers import checkpoint, fairseq, mapping
@@ -46,6 +45,7 @@ from keras_transformer.importers.speech_tokens import (
     make_settings,
     make_tokenizer,
 )
+from keras_transformer.importers.stack import encoder_stack
 from keras_transformer.importers.tables import (
     Arrays,
     Loader,
@@ -55,7 +55,6 @@ from keras_transformer.importers.tables import (
     Special,
     Table,
 )
-from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.layers.signals import LogMel, MaskedConv1D
 from keras_transformer.models import Transformer
@@ -218,27 +217,20 @@ def _make_encoder(
             name=f"convolution_{number}",
         )
         x = convolution(x)
-    positions = LearnedPositionEncoding(
-        config["max_source_positions"], trainable=False, dtype=dtype, name="source_positions"
+    x = encoder_stack(
+        x,
+        config["encoder_layers"],
+        config["max_source_positions"],
+        learned=False,
+        num_heads=config["encoder_attention_heads"],
+        d_ff=config["encoder_ffn_dim"],
+        dropout=settings["dropout"],
+        activation=settings["activation"],
+        attention_dropout=settings["attention_dropout"],
+        epsilon=EPSILON,
+        dtype=dtype,
     )
-    x = positions(x)
-    x = layers.Dropout(settings["dropout"], dtype=dtype, name="source_dropout")(x)
-    for i in range(config["encoder_layers"]):
-        block = EncoderBlock(
-            config["encoder_attention_heads"],
-            config["encoder_ffn_dim"],
-            settings["dropout"],
-            settings["activation"],
-            norm_first=True,
-            attention_dropout=settings["attention_dropout"],
-            use_bias=True,
-            epsilon=EPSILON,
-            dtype=dtype,
-            name=f"encoder_block_{i}",
-        )
-        x = block(x)
-    norm = layers.LayerNormalization(epsilon=EPSILON, dtype=dtype, name="encoder_norm")
-    return keras.Model(source, norm(x), name="encoder")
+    return keras.Model(source, x, name="encoder")
 
 
 def _frames(config: Mapping[str, Any], seconds: Any) -> int:

@@ -7,7 +7,7 @@ import dataclasses
 
 from keras_transformer.importers import roberta
 from keras_transformer.importers.encoders import EncoderImporter
-from keras_transformer.importers.tables import Loader, ModelLoader, RowOrders
+from keras_transformer.importers.tables import HeadReader, Loader, ModelLoader, RowOrders
 
 __all__ = ["load", "load_model", "load_sentence_encoder", "load_task", "read_head", "row_orders"]
 
@@ -19,5 +19,6 @@ ORIGIN = IMPORTER.origin
 load_model: ModelLoader = ORIGIN.load_model
 load: Loader = ORIGIN.load
 row_orders: RowOrders = ORIGIN.row_orders
-load_task, read_head = IMPORTER.load_task, IMPORTER.read_head
-load_sentence_encoder = IMPORTER.load_sentence_encoder
+load_task: Loader = IMPORTER.load_task
+read_head: HeadReader = IMPORTER.read_head
+load_sentence_encoder: ModelLoader = IMPORTER.load_sentence_encoder

@@ -56,12 +56,12 @@ class Glossary:
     def __init__(self, entries: Mapping[str, str] | Iterable[tuple[str, str]]):
         pairs = entries.items() if isinstance(entries, Mapping) else entries
         self._targets: dict[tuple[str, ...], str] = {}
-        for source, target in pairs:
-            if not (_words(source) and target.strip()):
-                raise ValueError(
-                    f"An entry needs a source and a target phrase, got {(source, target)!r}."
-                )
-            self._targets.setdefault(_words(source), target.strip())
+        for pair in pairs:
+            match pair:
+                case (str(source), str(target)) if _words(source) and target.strip():
+                    self._targets.setdefault(_words(source), target.strip())
+                case _:
+                    raise ValueError(f"An entry needs a source and a target phrase, got {pair!r}.")
         self._longest = max(map(len, self._targets), default=0)
 
     @classmethod

@@ -76,6 +76,18 @@ class JsonTokenizer:
         names = {id: piece for piece, id in self._tokenizer.get_vocab().items()}
         return [names.get(id, "") for id in range(self.vocab_size)]
 
+    @functools.cached_property
+    def between(self) -> list[int]:
+        """The ids before a second text in a row, after the end token of the first.
+
+        RoBERTa has a second end token there.
+        """
+        processor = json.loads(self._text).get("post_processor") or {}
+        known = processor.get("special_tokens") or {}
+        parts = processor.get("pair", ())[2:-1]  # between the two sequences
+        names = [part["SpecialToken"]["id"] for part in parts if "SpecialToken" in part]
+        return [id for name in names for id in known[name]["ids"]]
+
     @property
     def piece_bytes(self) -> list[bytes]:
         """The UTF-8 bytes that each id adds to a text; none for special ids.

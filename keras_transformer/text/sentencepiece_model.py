@@ -16,6 +16,7 @@ from keras_transformer.types import Tensor
 MODEL_TYPES = ("unigram", "bpe", "char", "word")
 CHARACTERS_PER_PIECE, MOST_PIECES = 2000, 32_000  # see `sensible_size`
 NORMALIZATIONS = ("identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 
 
 def train_model(
@@ -27,12 +28,18 @@ def train_model(
     byte_fallback: bool,
     character_coverage: float,
     hard_vocab_limit: bool,
+    symbols: list[str],
 ) -> bytes:
     """Trains a SentencePiece model for `Tokenizer.train`, which documents arguments and errors."""
     _check_choice("model_type", model_type, MODEL_TYPES)
     _check_choice("normalization", normalization, NORMALIZATIONS)
     if not any(line.strip() for line in lines):
         raise ValueError(f"cannot train a tokenizer: none of the {len(lines)} lines holds text.")
+    if wrong := [symbol for symbol in symbols if symbol in ("", *SPECIAL_PIECES)]:
+        raise ValueError(
+            f"symbols must be texts other than the special tokens {', '.join(SPECIAL_PIECES)}, got "
+            f"{wrong[0]!r}. Leave it out."
+        )
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -46,6 +53,7 @@ def train_model(
             byte_fallback=byte_fallback and model_type != "word",
             character_coverage=character_coverage,
             hard_vocab_limit=hard_vocab_limit,
+            user_defined_symbols=[symbol.replace(" ", "\u2581") for symbol in symbols],
             # SentencePiece silently leaves out lines of more bytes than this, at least 10.
             max_sentence_length=max(10, max(4 * len(line) for line in lines) + 1),
             pad_id=PAD_ID,
@@ -89,6 +97,10 @@ def _with_exact_scores(model: bytes) -> bytes:
 
 def _training_problem(message: str, vocab_size: int, sensible: int, model_type: str) -> str:
     """Explains an error message of SentencePiece's trainer."""
+    if defined := re.search(r"INTERNAL: (.*) is already defined", message):
+        return f"symbols has {defined[1]!r} twice, or it is the piece of a byte. Leave it out."
+    if "required_chars_.empty()" in message or "(sum) > (0)" in message:
+        return "The symbols cover the whole text. Leave one out, or train on more text."
     too_high = re.search(r"Vocabulary size too high.*<= (\d+)", message)
     if too_high and model_type == "word":
         return (

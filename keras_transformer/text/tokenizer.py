@@ -95,6 +95,7 @@ class Tokenizer:
         byte_fallback: bool = True,
         character_coverage: float = 1.0,
         hard_vocab_limit: bool = True,
+        symbols: Sequence[str] = (),
     ) -> "Tokenizer":
         """Trains a tokenizer on an iterable of strings, source and target sentences together.
 
@@ -118,14 +119,17 @@ class Tokenizer:
             character_coverage: float, share of the characters that get a piece.
             hard_vocab_limit: bool. If False, a short text may give fewer ids than `vocab_size`
                 (unigram, word; char always does).
+            symbols: texts that are one piece wherever they occur, such as the keys of JSON. With
+                " ", each space is a piece, so that a word has the same pieces after a space and
+                after a quotation mark. Defaults to none.
 
         Returns:
             A `Tokenizer`.
 
         Raises:
             TypeError: if `lines` is one string, or holds something that is not a string.
-            ValueError: if there is no text, or `vocab_size` does not fit the text (the message
-                names the size by the rule above).
+            ValueError: if there is no text, `vocab_size` does not fit the text (the message names
+                the size by the rule above), or a symbol is empty, repeated or a special token.
         """
         if not isinstance(lines, str | bytes):
             lines = list(lines)
@@ -138,6 +142,7 @@ class Tokenizer:
             byte_fallback=byte_fallback,
             character_coverage=character_coverage,
             hard_vocab_limit=hard_vocab_limit,
+            symbols=checked_strings(symbols, "symbols"),
         )
         return cls(model)
 

@@ -34,6 +34,11 @@ def check_tokenizer(tokenizer: Any, name: str = "tokenizer") -> None:
         )
 
 
+def between_of(tokenizer: Any) -> list[int]:
+    """Returns the ids before a second text in a row, after the end token of the first."""
+    return getattr(tokenizer, "between", [])
+
+
 def vocabulary_sizes(model: Any) -> dict[str, int | None]:
     """Returns the numbers of ids that a model reads ("source") and writes ("target").
 

@@ -45,13 +45,15 @@ def assert_rounding_only(ours, expected, policy, roundings):
 
     One rounding with unit roundoff u errs uniformly within +-u of the value: u / sqrt(3) in the
     root mean square. Independent roundings add up to sqrt(roundings / 3) u. Nothing enlarges them:
-    products are summed in float32, and norms keep values at size 1. Products that drop digits
-    instead of rounding err twice as much. An error below u / 10 would mean that nothing ran in
-    low precision.
+    products are summed in float32, and norms keep values at size 1. One rounding in three is that
+    of a product. Where products drop digits instead, each errs by u in the mean, always towards 0,
+    so these errors do not cancel: they add up to roundings / 3 u. An error below u / 10 would mean
+    that nothing ran in low precision.
     """
     unit, expected = LOW_PRECISION[policy], np.asarray(expected, "float64")
     error = np.sqrt(np.mean((numpy64(ours) - expected) ** 2)) / np.sqrt(np.mean(expected**2))
-    largest = np.sqrt(roundings / 3) * unit * (1 if products_round(policy) else 2)
+    dropped = 0 if products_round(policy) else roundings / 3
+    largest = (np.sqrt(roundings / 3) + dropped) * unit
     assert unit / 10 < error < largest, f"{error / unit:.2f} u"
 
 

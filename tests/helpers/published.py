@@ -4,6 +4,7 @@ Shapes: B batch, S length, U their vocabulary, V ours.
 """
 
 import os
+import re
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is fetched
 
@@ -17,14 +18,14 @@ transformers.utils.logging.disable_progress_bar()
 
 
 def drawn(model, seed=1):
-    """Randomises the model's weights, biases and norms, but not tables of sinusoids.
+    """Randomises the model's weights, biases and norms, but not sinusoids and frequencies.
 
     Cross-attention weights are larger, so that answers differ.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in [*model.named_parameters(), *model.named_buffers()]:
-            if "embed_positions" in name or not weight.is_floating_point():
+            if re.search("embed_positions|inv_freq", name) or not weight.is_floating_point():
                 continue
             noise = torch.randn(weight.shape, generator=generator)
             matrix = weight.ndim == 2 and min(weight.shape) > 2

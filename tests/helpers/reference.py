@@ -50,13 +50,13 @@ def sinusoids(length, d_model, offset=0):
     return table  # (T, D)
 
 
-def rotate(x, offset=0):
-    """Rotary positions: the plane (2i, 2i+1) turns by pos / 10000^(2i/K). x: (..., T, K)."""
-    length, key_dim = x.shape[-2:]
-    out = np.empty_like(x)
+def rotate(x, offset=0, base=10000.0, size=None):
+    """Rotary positions: the plane (2i, 2i+1) turns by pos / base^(2i/size). x: (..., T, K)."""
+    length, key_dim = x.shape[-2], size or x.shape[-1]
+    out = x.copy()
     for pos in range(length):
         for i in range(key_dim // 2):
-            angle = (pos + offset) / 10000.0 ** (2 * i / key_dim)
+            angle = (pos + offset) / base ** (2 * i / key_dim)
             turned = np.exp(1j * angle) * (x[..., pos, 2 * i] + 1j * x[..., pos, 2 * i + 1])
             out[..., pos, 2 * i], out[..., pos, 2 * i + 1] = turned.real, turned.imag
     return out
@@ -80,6 +80,22 @@ def linear_bias(length, sources, head, num_heads):
     return [[-slope * abs(i - j) for j in range(sources)] for i in range(length)]  # (T, S)
 
 
+def relative_bias(table, length, sources, max_distance, bidirectional):
+    """The bias (H, T, S) of T5: ranges of distances that grow, from a table (ranges, H)."""
+    biases = np.zeros((table.shape[1], length, sources))
+    side = len(table) // 2 if bidirectional else len(table)
+    exact = side // 2
+    for i in range(length):
+        for j in range(sources):
+            distance = abs(j - i) if bidirectional else max(i - j, 0)
+            bucket = distance
+            if distance >= exact:
+                growth = math.log(distance / exact) / math.log(max_distance / exact)
+                bucket = min(exact + int(growth * (side - exact)), side - 1)
+            biases[:, i, j] = table[bucket + (side if bidirectional and j > i else 0)]
+    return biases
+
+
 def attention(query, key, value, mask=None, bias=0.0):
     """softmax(Q K^T / sqrt(d_k) + bias) V and weights. (..., T, K), (..., S, K), (..., S, U)."""
     scores = query @ np.swapaxes(key, -1, -2) / math.sqrt(query.shape[-1]) + bias  # (..., T, S)
@@ -98,11 +114,18 @@ def multi_head_attention(weights, num_heads, query, value, key=None, mask=None, 
         np.split(dense(scope(weights, name), x), num_heads, axis=-1)
         for name, x in (("query", query), ("key", key), ("value", value))
     )
-    biases = [0.0] * num_heads
+    biases, sizes = [0.0] * num_heads, (query.shape[1], value.shape[1])
+    if "positions/buckets" in weights:
+        options = positions.max_distance, positions.bidirectional
+        biases = relative_bias(weights["positions/buckets"], *sizes, *options)
+    if hasattr(positions, "base"):  # a rotary encoding with options
+        q, k = ([rotate(x, 0, positions.base, positions.size) for x in each] for each in (q, k))
+    if getattr(positions, "window", None):
+        near = abs(np.subtract.outer(*map(np.arange, sizes))) <= positions.window
+        mask = near[None] if mask is None else near & mask
     if positions == "rotary":
         q, k = [rotate(x) for x in q], [rotate(x) for x in k]
     if positions == "linear bias":
-        sizes = query.shape[1], value.shape[1]
         biases = [np.array(linear_bias(*sizes, head, num_heads)) for head in range(num_heads)]
     parts = zip(q, k, v, biases, strict=True)
     heads, maps = zip(*(attention(q, k, v, mask, bias) for q, k, v, bias in parts), strict=True)
@@ -145,15 +168,21 @@ ACTIVATIONS = {
 
 
 def feed_forward(weights, x, activation="relu"):
-    """max(0, x W1 + b1) W2 + b2."""
+    """max(0, x W1 + b1) W2 + b2; with a gate max(0, x W1 + b1) (x V + c) W2 + b2."""
     hidden = ACTIVATIONS[activation](dense(scope(weights, "hidden"), x))  # (B, T, F)
+    if "gate/kernel" in weights:
+        hidden = hidden * dense(scope(weights, "gate"), x)
     return dense(scope(weights, "output"), hidden)  # (B, T, D)
 
 
 def layer_norm(weights, x, epsilon=1e-5):
-    centred = x - x.mean(-1, keepdims=True)
+    """The norm that has these weights: without beta, without mean ("scale"), or none."""
+    if not weights:
+        return x
+    centred = x if "scale" in weights else x - x.mean(-1, keepdims=True)
     spread = np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
-    return centred / spread * weights["gamma"] + weights["beta"]
+    gamma = weights["scale"] if "scale" in weights else weights["gamma"]
+    return centred / spread * gamma + weights.get("beta", 0.0)
 
 
 def residual(weights, x, sublayer, norm_first, epsilon=1e-5):
@@ -184,7 +213,8 @@ def encoder_block(
     def transform(x):
         return feed_forward(scope(weights, "feed_forward"), x, activation)
 
-    x = residual(scope(weights, "self_attention_norm"), x, self_attention, norm_first, epsilon)
+    norm = {} if norm_first == "feed_forward" else scope(weights, "self_attention_norm")
+    x = residual(norm, x, self_attention, norm_first, epsilon)
     return residual(scope(weights, "feed_forward_norm"), x, transform, norm_first, epsilon)
 
 
@@ -219,7 +249,8 @@ def decoder_block(
     def transform(x):
         return feed_forward(scope(weights, "feed_forward"), x, activation)
 
-    x = residual(scope(weights, "self_attention_norm"), x, self_attention, norm_first, epsilon)
+    norm = {} if norm_first == "feed_forward" else scope(weights, "self_attention_norm")
+    x = residual(norm, x, self_attention, norm_first, epsilon)
     x = residual(scope(weights, "cross_attention_norm"), x, cross_attention, norm_first, epsilon)
     return residual(scope(weights, "feed_forward_norm"), x, transform, norm_first, epsilon)
 

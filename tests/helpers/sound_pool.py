@@ -19,7 +19,7 @@ class SoundPool:
     """The pool.
 
     Attributes:
-        calls: the received sounds, with their options.
+        calls: the received sounds, with their options; also `batches`, as of `local_service.Pool`.
         gate: asyncio.Event; each window but the first waits for it.
         emitted: number of emitted windows.
     """
@@ -28,6 +28,7 @@ class SoundPool:
 
     async def open(self):
         self.calls, self.gate, self.emitted = [], asyncio.Event(), 0
+        self.batches = self.calls
         self.gate.set()
         return DESCRIPTION
 

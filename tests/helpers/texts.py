@@ -1,5 +1,7 @@
 """Text for the tests of the tokenizer: plain lines, odd lines, any text."""
 
+import random
+
 from hypothesis import strategies as st
 
 LINES = [
@@ -31,3 +33,16 @@ ODD = [
     "日本語",
 ]
 any_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581"))
+
+
+def odd_lines(count=1000, seed=7):
+    """Returns lines of words, odd strings and random characters."""
+    draw, lines = random.Random(seed), [*ODD, *LINES]
+    letters = "abcdeäöüß ÄÉ  .,!?'-012\u00a0\u3000ﬁ①ｶé日本你😀\u0301\u200d\t<>/▁▁"
+    words = " ".join(CORPUS).split()
+    while len(lines) < count:
+        parts = [draw.choice(words) for _ in range(draw.randint(0, 6))]
+        parts += ["".join(draw.choice(letters) for _ in range(draw.randint(0, 12)))]
+        draw.shuffle(parts)
+        lines.append(draw.choice([" ", "  ", ""]).join(parts))
+    return lines

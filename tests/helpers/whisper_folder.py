@@ -95,9 +95,9 @@ def names():
     return [*LETTERS, *(f"<|{x}|>" for x in SPECIAL), *(f"<|{0.02 * i:.2f}|>" for i in range(11))]
 
 
-def features(rows=100, frames=FRAMES):
+def features(rows=100, frames=FRAMES, bins=SIZES["num_mel_bins"]):
     """Returns log-mel features (B, S, M)."""
-    shape = (rows, frames, SIZES["num_mel_bins"])
+    shape = (rows, frames, bins)
     return np.random.default_rng(5).normal(size=shape).astype("float32")
 
 

@@ -269,22 +269,65 @@ class TestSentences:
         with pytest.raises(ValueError, match=message):
             bert.load_task(tmp_path)
 
+    def texts(self, folder, pooling=None, length=None, lower=False, **settings):
+        """Writes a folder that changes texts."""
+        pooling = {"pooling_mode_cls_token": True, **(pooling or {})}
+        self.write(folder, ["Transformer", "Pooling"], pooling)
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(settings), "utf-8")
+        rows = {"max_seq_length": length, "do_lower_case": lower}
+        (folder / "sentence_bert_config.json").write_text(json.dumps(rows), "utf-8")
+
+    PROMPTS = {"query": "piece5 Piece6, ", "passage": ""}
+
     @pytest.mark.parametrize(
-        "file, content, message",
+        "settings, prompt, text, ids",
         [
-            (
-                "config_sentence_transformers.json",
-                {"prompts": {"query": "query: ", "passage": ""}},
-                r"has prompts.*\{'query': 'query: '\}",
-            ),
-            ("sentence_bert_config.json", {"do_lower_case": True}, "says do_lower_case"),
+            ({}, None, "Piece7 piece9", [2, 1, 9]),
+            ({"lower": True}, None, "Piece7 piece9", [2, 7, 9]),
+            ({"length": 4}, None, "piece7 piece9 piece8", [2, 7, 9]),
+            ({"prompts": PROMPTS}, "query", "piece7", [2, 5, 1, 1, 7]),
+            ({"prompts": PROMPTS, "lower": True}, "query", "Piece7", [2, 5, 6, 1, 7]),
+            ({"prompts": PROMPTS, "default_prompt_name": "query"}, None, "piece7", [2, 5, 1, 1, 7]),
         ],
     )
-    def test_changes_of_the_text_are_named(self, file, content, message, tmp_path):
-        self.write(tmp_path, ["Transformer", "Pooling"], {"pooling_mode_cls_token": True})
-        (tmp_path / file).write_text(json.dumps(content), "utf-8")
-        with pytest.warns(UserWarning, match=message):
+    def test_the_tokenizer_changes_texts_as_the_folder_says(
+        self, settings, prompt, text, ids, tmp_path
+    ):
+        self.texts(tmp_path, **settings)
+        cased = {"do_lower_case": False}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(cased), "utf-8")
+        assert bert.load_task(tmp_path, prompt=prompt)[1].encode(text) == ids
+
+    def test_changes_that_are_left_out_are_named(self, tmp_path):
+        self.texts(tmp_path, prompts=self.PROMPTS)
+        with pytest.warns(UserWarning, match=r"has prompts: \{'query': 'piece5 Piece6, '\}"):
             bert.load_task(tmp_path)
+        with pytest.raises(ValueError, match=r"no prompt 'passage', but \['query'\]"):
+            bert.load_task(tmp_path, prompt="passage")
+        self.texts(tmp_path, lower=True)
+        with pytest.warns(UserWarning, match=r"changes texts .*\{'do_lower_case': True\}"):
+            bert.load_sentence_encoder(tmp_path)
+        self.texts(tmp_path, {"include_prompt": False}, prompts=self.PROMPTS)
+        with pytest.raises(ValueError, match="leaves out the prompt"):
+            bert.load_task(tmp_path, prompt="query")
+
+    def test_one_command_puts_the_prompt_in_the_file(self, tmp_path):
+        self.texts(tmp_path, length=9, prompts={"query": "piece5 piece6 "})
+        (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}', "utf-8")
+        command = ["bert", str(tmp_path), str(tmp_path / "out"), "--prompt", "query"]
+        assert main([*command, "--export", "onnx", "--quiet"]) == 0
+        (found,) = Predictor(tmp_path / "out").predict(["piece7 " * 30])
+        vectors, _ = bert.load_task(tmp_path, prompt="query")
+        expected = vectors(np.array([[2, 5, 6, *[7] * 5, 3]], "int32"))[0]
+        np.testing.assert_allclose(found.vector, expected, atol=1e-5)
+
+    def test_a_prompt_needs_modules(self, tmp_path, capsys):
+        write(tmp_path)
+        with pytest.raises(ValueError, match="no modules.json, so prompt='query' has no effect"):
+            bert.load_task(tmp_path, prompt="query")
+        with pytest.raises(SystemExit):
+            main(["gpt2", "in", "out", "--prompt", "query"])
+        assert "--prompt: gpt2 has no such option" in capsys.readouterr().err
 
 
 TEXT, PAIR = "piece7 piece9", ("piece7 piece9", "piece11 piece8")

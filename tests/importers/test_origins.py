@@ -36,10 +36,10 @@ def test_hidden_states_and_logits_equal_transformers(origins, name, side):
     inputs = origin.inputs(7, side)
     expected, target = origin.outputs(inputs), inputs["target_ids"]
     if origin.case.reads != "target":
-        source = inputs.get("source_ids", inputs.get("features"))
-        counted = source > 0 if "source_ids" in inputs else np.ones((7, source.shape[1] // 2), bool)
+        source = next(iter(inputs.values()))
         hidden = expected.encoder_last_hidden_state.numpy()
         memory = np.asarray(origin.ours.encoder(source))
+        counted = source > 0 if "source_ids" in inputs else np.ones(memory.shape[:2], bool)
         assert published.relative(memory[counted], hidden[counted]) <= 1e-5
     given = target if origin.case.reads == "target" else inputs
     logits, order = np.asarray(origin.ours(given)), origin.orders[-1]
@@ -58,6 +58,7 @@ SEARCHES = {1: kt.GreedySearch(), 4: kt.BeamSearch(4, length_penalty=0.0)}
         itertools.product(GENERATING, SEARCHES),
         *(("marian", 4), ("marian: two vocabularies", 1)),
         *(("gpt2: other settings", 4), ("whisper", 1), ("whisper", 4)),
+        *(("t5", 4), ("t5: 1.1", 1)),
     ),
 )
 def test_searches_equal_generate(origins, name, beams):
@@ -108,6 +109,22 @@ WRONG = {
         ({"eos_token_id": 99}, r"\[99\] are not among the 61 ids"),
         ({"activation_function": "quick"}, "activation_function is 'quick'"),
     ],
+    "moonshine": [
+        ({"attention_bias": True}, "attention_bias=True"),
+        ({"encoder_num_key_value_heads": 1}, "'encoder_num_key_value_heads': 1.* are equal"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type 'yarn'"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.3}}, "turns 3 of 12 channels"),
+        ({"encoder_num_hidden_layers": 3}, "encoder.layers.2.mlp.fc1.weight is missing"),
+        ({"decoder_hidden_act": "quick"}, "decoder_hidden_act is 'quick'"),
+        ({"eos_token_id": 99}, r"\[99\] are not among the 61 ids"),
+    ],
+    "t5": [
+        ({"feed_forward_proj": "double-gelu"}, "feed_forward_proj is 'double-gelu'"),
+        ({"feed_forward_proj": "gelu_10"}, "feed_forward_proj is 'gelu_10'"),
+        ({"is_encoder_decoder": False}, "is_encoder_decoder=False"),
+        ({"tie_word_embeddings": False}, "lm_head.weight is missing"),
+        ({"num_layers": 3}, "encoder.block.2.layer.0.layer_norm.weight is missing"),
+    ],
     "bert": [
         ({"is_decoder": True}, "is_decoder=True"),
         ({"hidden_act": "gelu_10"}, "hidden_act is 'gelu_10'"),
@@ -131,7 +148,7 @@ FILES = {
     "keras_hub": {"config.json": json.dumps({"module": "keras_hub.src.models.bert"})},
     **{
         name: {"config.json": json.dumps({"model_type": name}), "model.safetensors": ""}
-        for name in ("bert", "gpt2", "marian", "whisper")
+        for name in ("bert", "gpt2", "marian", "modernbert", "mt5", "t5", "whisper")
     },
 }
 
@@ -162,7 +179,10 @@ def test_a_folder_without_a_model_says_what_it_lacks(origin, kind, tmp_path, cap
         folder.write_text("mine", "utf-8")
     elif kind != "missing":
         folder.mkdir()
-        files = {"other": {"README.md": ""}, "unknown": {"config.json": '{"model_type": "t5"}'}}
+        files = {
+            "other": {"README.md": ""},
+            "unknown": {"config.json": '{"model_type": "reformer"}'},
+        }
         write(folder, files.get(kind, {}))
     assert main([origin, str(folder), str(tmp_path / "out")]) == 1
     error = capsys.readouterr().err
@@ -171,7 +191,9 @@ def test_a_folder_without_a_model_says_what_it_lacks(origin, kind, tmp_path, cap
         reason = "is a file" if kind == "file" else "does not exist"
         assert f"folder {reason}. Pass the folder with the published files" in error
     elif kind == "unknown" and lacks == "config.json":
-        assert f"the architecture 't5', but this importer reads '{origin}'. No importer" in error
+        assert (
+            f"the architecture 'reformer', but this importer reads '{origin}'. No importer" in error
+        )
     else:
         assert f"folder has no {lacks}, so it holds no model of {origin}" in error
     assert not (tmp_path / "out").exists()

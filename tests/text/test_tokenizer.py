@@ -210,6 +210,47 @@ def test_user_defined_pieces_stay_whole_and_unknown_characters_are_one_id():
         )
 
 
+@pytest.mark.parametrize("model_type", ["unigram", "bpe", "char"])
+def test_symbols_are_one_piece_wherever_they_occur(model_type):
+    symbols = [" ", ',"a hat":["', "red"]
+    tokenizer = Tokenizer.train(
+        CORPUS, 307, model_type=model_type, symbols=symbols, hard_vocab_limit=False
+    )
+    text = 'a reduced hat,"a hat":["a  red 帽"'
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    pieces = [tokenizer.pieces[id] for id in ids]
+    assert pieces.count("red") == 2 and pieces.count("\u2581") == 6
+    texts = [tokenizer.piece_bytes[id] for id in ids]
+    assert b"".join(texts).decode() == " " + text
+    spaced = {piece for piece in tokenizer.pieces if "\u2581" in piece}
+    assert spaced == {"\u2581", ',"a\u2581hat":["'} and spaced <= {*pieces}
+    with pytest.raises(TypeError, match="`symbols` must be an iterable"):
+        Tokenizer.train(CORPUS, 307, symbols="ab")
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe", "char"])
+@pytest.mark.parametrize(
+    ("symbols", "message"),
+    [
+        (["a", ""], "other than the special tokens .*, got ''. Leave it out"),
+        (["<s>"], "other than the special tokens <pad>, <unk>, <s>, </s>, got '<s>'"),
+        (["a", "b", "a"], "symbols has 'a' twice"),
+        ([" ", "\u2581"], "twice"),
+        (["<0x41>"], "symbols has '<0x41>' twice, or it is the piece of a byte"),
+    ],
+)
+def test_symbols_that_no_model_can_have(symbols, message, model_type):
+    with pytest.raises(ValueError, match=message):
+        Tokenizer.train(CORPUS, 307, model_type=model_type, symbols=symbols)
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "char"])
+def test_symbols_that_cover_the_text_leave_nothing_to_learn(model_type):
+    with pytest.raises(ValueError, match="The symbols cover the whole text"):
+        Tokenizer.train(["ab ba"], 300, model_type=model_type, symbols=["a", "b", " "])
+
+
 def test_small_alpha_varies_more():
     tokenizer = Tokenizer.train(CORPUS, 307)
     tokens = [

@@ -1,0 +1,314 @@
+"""BART, mBART and PEGASUS as users have them: tokenizers, training, one file, bad folders.
+
+`test_origins` compares their outputs and searches with `transformers`.
+"""
+
+import io
+import json
+
+import numpy as np
+import pytest
+import sentencepiece
+import tokenizers
+from helpers import published, texts
+from helpers.origins import FAIRSEQ
+from helpers.published import torch, transformers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+import keras_transformer as kt
+from keras_transformer import export
+from keras_transformer.export.runtime import Translator
+from keras_transformer.importers import bart, mbart, pegasus, pieces
+from keras_transformer.importers.__main__ import main
+
+LANGUAGES = {"source": "en_XX", "target": "de_DE"}
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+def trained(**options):
+    """Trains a SentencePiece model of the kind "unigram"."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts.CORPUS * 20),
+        model_writer=written,
+        vocab_size=90,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    return written.getvalue()
+
+
+def byte_pairs(folder):
+    """Writes a tokenizer of the form of BART's."""
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=[*SPECIAL, "<mask>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(texts.CORPUS * 20, trainer)
+    made.save(str(folder / "tokenizer.json"))
+    return transformers.BartTokenizer.from_pretrained(folder)
+
+
+def one_spm(name, file, **options):
+    """Returns a function that writes a SentencePiece model and makes a tokenizer."""
+
+    def write(folder):
+        (folder / file).write_bytes(trained(**options))
+        return getattr(transformers, name).from_pretrained(folder)
+
+    return write
+
+
+def syllables(folder):
+    """Writes BARTpho's files: a model, and the pieces of it that its vocabulary has."""
+    model = trained()
+    (folder / mbart.MODEL).write_bytes(model)
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+    known = [pieces.id_to_piece(i) for i in range(3, pieces.get_piece_size()) if i % 13]
+    (folder / "dict.txt").write_text("\n".join(f"{p} 1" for p in known) + "\n", "utf-8")
+    return transformers.BartphoTokenizer(
+        str(folder / mbart.MODEL), str(folder / "dict.txt"), mask_token="<mask>"
+    )
+
+
+# Importer, classes, tokenizer, the ids that differ, options, the source's piece before each text.
+FAMILIES = {
+    "bart": (bart, "Bart", byte_pairs, {}, {}, ["<s>"]),
+    "mbart": (
+        mbart,
+        "MBart",
+        one_spm("MBart50Tokenizer", mbart.MODEL),
+        {},
+        LANGUAGES,
+        ["en_XX"],
+    ),
+    "bartpho": (mbart, "MBart", syllables, {}, {}, ["<s>"]),
+    "pegasus": (
+        pegasus,
+        "Pegasus",
+        one_spm("PegasusTokenizer", "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
+        {
+            "pad_token_id": 0,
+            "eos_token_id": 1,
+            "decoder_start_token_id": 0,
+            "unk_token_id": 105,
+            "bos_token_id": None,
+        },
+        {},
+        [],
+    ),
+}
+
+
+class Family:
+    """A random model of `transformers` with a tokenizer, its folder and our model."""
+
+    def __init__(self, name, folder):
+        self.importer, kind, write, ids, self.options, self.begin = FAMILIES[name]
+        self.folder, self.theirs = folder, write(folder)
+        sizes = {**FAIRSEQ, "max_position_embeddings": 99, **ids, "vocab_size": len(self.theirs)}
+        config = getattr(transformers, f"{kind}Config")(**sizes)
+        model = getattr(transformers, f"{kind}ForConditionalGeneration")(config)
+        self.model = published.drawn(model)
+        bias = self.model.final_logits_bias[0]
+        bias[config.eos_token_id] -= 4.0  # few texts end at once
+        if name == "pegasus":
+            bias[2:105] -= 20.0  # tokens without text
+        self.model.save_pretrained(folder)
+        self.ours, tokenizer = self.importer.load(folder, **self.options)
+        both = tokenizer if isinstance(tokenizer, tuple) else (tokenizer, tokenizer)
+        self.source, self.target = both
+        (self.order,) = self.importer.row_orders(folder)
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory):
+    made = {}
+
+    def family(name):
+        if name not in made:
+            made[name] = Family(name, tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return family
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_tokenizer_equals_theirs_on_odd_lines(families, name):
+    family, lines = families(name), texts.odd_lines()
+    compared = 0
+    for line, ids in zip(lines, family.source.encode(lines), strict=True):
+        theirs = family.theirs(line)["input_ids"]
+        if name == "bartpho" and 3 in theirs:  # ours are shorter known pieces
+            continue
+        compared += 1
+        assert family.order[[*ids, 3]].tolist() == theirs, line
+        assert 3 in ids or family.source.decode(ids) == family.theirs.decode(
+            theirs, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+    assert compared > (100 if name == "bartpho" else 999)
+
+
+def test_the_pieces_of_trocr_are_those_of_xlm_roberta(tmp_path):
+    model = trained()
+    (tmp_path / mbart.MODEL).write_bytes(model)
+    theirs = transformers.XLMRobertaTokenizer.from_pretrained(tmp_path)
+    names = [*mbart.SPECIAL, *[*pieces.piece_ids(model)][3:], "<mask>"]
+    ours = tokenizers.Tokenizer.from_str(json.dumps(pieces.unigram(model, names, strip=True)))
+    for line in texts.odd_lines():
+        assert ours.encode(line).ids == theirs(line, add_special_tokens=False)["input_ids"], line
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_targets_are_those_of_their_training(families, name):
+    family = families(name)
+    batches = kt.translation_batches(
+        ["a man"], ["ein mann"], family.source, target_tokenizer=family.target
+    )
+    ((inputs, labels),) = batches
+    if family.options:
+        family.theirs.src_lang, family.theirs.tgt_lang = LANGUAGES.values()
+    theirs = family.theirs(["a man"], text_target=["ein mann"], return_tensors="np")
+    assert family.order[np.asarray(labels)[0]].tolist() == theirs["labels"][0].tolist()
+    source = np.asarray(inputs["source_ids"])
+    assert family.order[source[0]].tolist() == theirs["input_ids"][0].tolist()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("rank", [None, 3])
+def test_fit_lowers_the_loss(families, name, rank):
+    family = families(name)
+    model = family.importer.load(family.folder, **family.options, dropout=0.0)[0]
+    if rank:
+        model.enable_lora(rank)
+    batches = kt.translation_batches(
+        texts.LINES[:2], texts.LINES[2:4], family.source, target_tokenizer=family.target
+    )
+    model.compile("adam", kt.SequenceCrossentropy())
+    model.optimizer.learning_rate = 0.01
+    losses = model.fit(batches, epochs=5, verbose=0).history["loss"]
+    assert losses[-1] < losses[0] - 0.1
+
+
+@pytest.mark.parametrize(
+    "name", ["mbart", *(pytest.param(n, marks=pytest.mark.full) for n in FAMILIES)]
+)
+@pytest.mark.filterwarnings("ignore:The model writes nothing")
+def test_one_command_writes_one_file(families, name, tmp_path):
+    family = families(name)
+    options = [f"--{side}={language}" for side, language in family.options.items()]
+    command = [family.importer.ORIGIN.name, str(family.folder), str(tmp_path / "out"), *options]
+    command += ["--export", "onnx", "--beam-width", "3", "--quiet"]
+    assert main(command) == 0
+    translator = Translator(tmp_path / "out")
+    found = translator.translate(texts.LINES, max_length=12)
+    first = [family.theirs.convert_tokens_to_ids(LANGUAGES["target"])] if family.options else []
+    given = {"forced_bos_token_id": first[0]} if first else {}
+    order, expected = family.order, []
+    for line in texts.LINES:
+        ids = torch.from_numpy(family.order[[*family.source.encode(line), 3]])[None]
+        never = [[int(id)] for id in {*order[[0, 1, 2]]} - {order[3]}]
+        with torch.no_grad():
+            ids = family.model.generate(
+                ids,
+                num_beams=3,
+                max_new_tokens=12 + len(first),
+                length_penalty=0.0,
+                early_stopping=False,
+                bad_words_ids=never,
+                **given,
+            )
+        (row,) = published.tokens(order, ids[:, 1 + len(first) :], end=3)
+        expected.append(family.target.decode(row))
+    assert found == expected and len({*found}) > 1
+
+
+@pytest.mark.full
+def test_the_steps_of_a_search_start_with_the_language(families, tmp_path):
+    family, search = families("mbart"), kt.BeamSearch(3)
+    export.export_onnx(
+        family.ours,
+        tmp_path / "out",
+        family.source,
+        search,
+        target_tokenizer=family.target,
+        layout="steps",
+        verbose=False,
+    )
+    rows = [[*family.source.encode(line), 3] for line in texts.LINES]
+    found = Translator(tmp_path / "out").translate(texts.LINES, max_length=7)
+    for row, text in zip(rows, found, strict=True):
+        ids = search(family.ours, np.array([row]), 7).ids[0, 0]
+        assert family.target.decode(ids) == text
+    again = kt.Transformer.from_config(family.ours.get_config())
+    language = family.theirs.convert_tokens_to_ids("de_DE")
+    assert again.target_start[0] == 2 and family.order[again.target_start[1]] == language
+
+
+# Bad input
+
+
+def changed(family, folder, file, **changes):
+    """Copies a family's folder with changes to a JSON file."""
+    for path in family.folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    path = folder / file
+    read = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    path.write_text(json.dumps({**read, **changes}), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name, file, changes, options, message",
+    [
+        ("bart", "config.json", {"unk_token_id": 7}, {}, "numbers '<unk>' as 3, but config.json"),
+        ("pegasus", "config.json", {"pad_token_id": 2}, {}, "numbers '<pad>' as 0, but config"),
+        ("mbart", "config.json", {}, {}, "source=None is no language of .* en_XX"),
+        ("mbart", "config.json", {}, {**LANGUAGES, "target": "de"}, "target='de' is no language"),
+        (
+            "mbart",
+            "tokenizer_config.json",
+            {"tokenizer_class": "MBartTokenizer"},
+            LANGUAGES,
+            "whose sources end with </s> and their language",
+        ),
+        (
+            "bart",
+            "generation_config.json",
+            {"forced_bos_token_id": 999},
+            {},
+            "forced_bos_token_id is 999, but the vocabulary has",
+        ),
+        ("bart", "config.json", {"model_type": "mbart"}, {}, "holds a model of mbart"),
+        ("bart", "config.json", {"normalize_before": True}, {}, "normalize_before=True"),
+    ],
+)
+def test_folders_that_do_not_fit_are_refused(
+    families, name, file, changes, options, message, tmp_path
+):
+    family = families(name)
+    folder = changed(family, tmp_path, file, **changes)
+    with pytest.raises(ValueError, match=message):
+        family.importer.load(folder, **options)
+
+
+def test_a_model_of_words_needs_the_kind_unigram(families, tmp_path):
+    family = families("pegasus")
+    changed(family, tmp_path, "config.json")
+    (tmp_path / "spiece.model").write_bytes(
+        trained(model_type="bpe", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    )
+    with pytest.raises(ValueError, match="must be of the kind 'unigram'"):
+        pegasus.load(tmp_path)
+
+
+@pytest.mark.parametrize("start, options", [((5,), {}), ((), {})])
+def test_targets_start_with_the_begin_token(start, options):
+    with pytest.raises(ValueError, match="target_start must start with the begin id 2"):
+        kt.Transformer(23, 1, 8, 2, 11, target_start=start, **options)
