@@ -43,6 +43,7 @@ _EXPORTERS = {
     "QuestionAnswering": "artefact.task_heads",
     "TokenClassification": "artefact.task_heads",
     "compare_with_keras": "compare",
+    "describe": "hub",
     "export_attention": "attention",
     "export_ctranslate2": "ctranslate2_model",
     "export_litert": "litert_model",

@@ -100,13 +100,16 @@ def differences(activations: Collection[Callable[..., Any]]) -> tuple[Difference
             lambda m: "weights that model.quantize rounded; export the model before quantize",
         ),
         (lambda m: not m.reads_end, lambda m: "reads_end=False"),
+        (lambda m: len(m.target_start) > 1, lambda m: f"target_start={m.target_start}"),
         (lambda m: m.recurrent_decoder, lambda m: "recurrent_decoder=True"),
         (
-            lambda m: m.encoder_stack.positions.in_attention,
-            lambda m: f"positions={type(m.encoder_stack.positions).__name__} inside of attention",
+            lambda m: any(stack.positions.in_attention for stack in _stacks(m)),
+            lambda m: f"{' and '.join(_names_inside(m))} inside of attention",
         ),
+        (lambda m: m.norm != "layer", lambda m: f"norm={_named(m.norm)}"),
+        (lambda m: m.feed_forward, lambda m: f"feed_forward={_named(m.feed_forward)}"),
         (
-            lambda m: keras.activations.get(m.activation) not in activations,
+            lambda m: not m.feed_forward and keras.activations.get(m.activation) not in activations,
             lambda m: f"activation={m.get_config()['activation']!r}, known are {known}",
         ),
         (
@@ -117,6 +120,11 @@ def differences(activations: Collection[Callable[..., Any]]) -> tuple[Difference
             ),
         ),
     )
+
+
+def _named(config: Any) -> str:
+    """Returns the name of a layer that is stored as its configuration."""
+    return config["class_name"] if isinstance(config, dict) else repr(config)
 
 
 def refuse(engine: str, found: Sequence[str]) -> None:
@@ -158,8 +166,17 @@ def positions_to_write(model: Transformer, max_length: int | None, default: int)
 def position_tables(model: Transformer, length: int) -> list[Array]:
     """Returns the first position vectors of encoder and decoder, two arrays (P, D)."""
     nothing = np.zeros((1, length, model.d_model), "float32")
-    stacks = model.encoder_stack, model.decoder_stack
-    return [keras.ops.convert_to_numpy(stack.positions(nothing))[0] for stack in stacks]
+    return [keras.ops.convert_to_numpy(stack.positions(nothing))[0] for stack in _stacks(model)]
+
+
+def _names_inside(model: Transformer) -> list[str]:
+    """Returns the names of the position encodings that act inside attention."""
+    encodings = [stack.positions for stack in _stacks(model)]
+    return sorted({type(each).__name__ for each in encodings if each.in_attention})
+
+
+def _stacks(model: Transformer) -> tuple[Any, Any]:
+    return model.encoder_stack, model.decoder_stack
 
 
 def why_not_engine(*names: str) -> WhyNot:

@@ -33,7 +33,7 @@ from keras_transformer.export.encoder_decoder import (
 from keras_transformer.export.exporter import Case, Format, Part, export, part_of
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.staging import ExportError, Progress, WhyNot
-from keras_transformer.importers import marian, pieces
+from keras_transformer.importers import encoder_decoders, marian, pieces
 from keras_transformer.importers.activations import TO_HUGGING_FACE
 from keras_transformer.importers.tables import half_sinusoids
 from keras_transformer.models import Transformer
@@ -55,7 +55,7 @@ POSITIONS = 512
 DIFFERENCES: tuple[Difference, ...] = (
     (lambda m: m.norm_first, lambda m: "norm_first=True"),
     (lambda m: m.embedding_norm, lambda m: "embedding_norm=True"),
-    (lambda m: m.epsilon != marian.EPSILON, lambda m: f"epsilon={m.epsilon}"),
+    (lambda m: m.epsilon != encoder_decoders.EPSILON, lambda m: f"epsilon={m.epsilon}"),
 )
 
 
@@ -314,11 +314,13 @@ def _tensors(model: Transformer, config: dict[str, Any], order: Array) -> dict[s
     shared = config["share_encoder_decoder_embeddings"]
     sizes = {"V": model.vocab_size, "T": model.target_vocab_size or model.vocab_size}
     orders = {axis: np.array(marian_rows(size, shared)) for axis, size in sizes.items()}
-    table = marian.make_table({**config, "unknown": (0, 0)}, {}, {})
-    tensors = table.write(weights_of(model), {**orders, "D": order}, zeros=True)
-    for name in marian.POSITIONS:  # sinusoids, which readers compute
+    table = marian.FAMILY.make_table(
+        {**config, "unknown": (0, 0), "forced_bos_token_id": None}, {}, {}
+    )
+    tensors = table.write(weights_of(model), {**orders, "D": order, "E": order}, zeros=True)
+    for name in encoder_decoders.POSITIONS:  # sinusoids, which readers compute
         del tensors[name]
     if shared and not model.tie_output:  # untied, `transformers` copies no table
-        tensors |= dict.fromkeys(marian.TABLES, tensors[marian.SHARED])
+        tensors |= dict.fromkeys(encoder_decoders.TABLES, tensors[encoder_decoders.SHARED])
     tensors["final_logits_bias"] = tensors["final_logits_bias"][None]
     return tensors

@@ -94,8 +94,8 @@ def export_onnx(
         max_length: maximum number of generated tokens, including the end token. Defaults to
             `None`: the source's length + 50, or the limit of a model with learned positions.
         max_source_length: longest source that the artefact serves; for a `SpeechSearch` the frames
-            of a window. Defaults to 512, or to the model's `max_length`; for a `SpeechSearch` to
-            the longest source of its encoder.
+            of a window. Defaults to 512, or to the model's `max_length` if it is smaller; for an
+            encoder that reads no ids to its longest source, if it has one.
         fuse: whether blocks become ONNX Runtime's fused operators (domain `com.microsoft`). `False`
             gives a graph of standard ONNX operators only, if the weights stay float. Defaults to
             `True`.

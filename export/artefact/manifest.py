@@ -29,6 +29,8 @@ divisor: the "size" of each number (float32) or the "spread" of an output; `same
 search: lines with the same best hypothesis as Keras, and all lines; else null |
 | `example` | `{"inputs", "outputs"}`, a small batch of the proof: nested lists by name, and the \
 answers of the files, for `verify`; missing if the smallest batch is large |
+| `about` | `{"languages", "scores"}` for the model card, which `export.describe` writes: codes of \
+languages; numbers by the name of measure and data |
 | `options` | inputs of the model that a caller may leave out: list of `{"name", "dtype", "axes", \
 "default", "lowest", "highest"}`, the bounds of its numbers, or null |
 | `engine` | one of `ENGINES`, which runs the files; "onnxruntime" if it is missing |
@@ -107,6 +109,7 @@ OPTIONAL: dict[str, Any] = {
         "same_tokens": ([_COUNT], None),
     },
     "example": {"inputs": dict, "outputs": dict},
+    "about": {"languages": [str], "scores": dict},
     "options": [
         {
             **_VALUES[0],

@@ -33,7 +33,7 @@ from keras_transformer.text.tokenizer import Tokenizer
 # Options that only some tasks have. With other tasks they are an error.
 _TASKS = {
     "--n-best": ("translate", "generate", "transcribe", "classify"),
-    "--seed": ("generate", "transcribe"),
+    "--seed": ("translate", "generate", "transcribe"),
     "--with-prompt": ("generate",),
     "--stream": ("translate", "generate"),
     "--alignments": ("translate",),
@@ -253,9 +253,9 @@ def _serve_lines(
     results = runner.results(lines, options.seed, *sizes, **_search_options(options))
     if options.stream:
         runner.check_streams()
-        search = _search_options(options)
+        search = _search_options(options) | {"seed": options.seed}
         if task == "generate":
-            search |= {"seed": options.seed, "with_prompt": options.with_prompt}
+            search["with_prompt"] = options.with_prompt
         results = (stream_line(runner, line, target, search) for line in lines)
     line_format = Format(options.json, options.n_best, options.with_prompt, options.alignments)
     failed = 0

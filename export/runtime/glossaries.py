@@ -10,6 +10,7 @@ instead. Terms are written from left to right, one search for each. Lines with a
 """
 
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -50,7 +51,14 @@ def glossaries_of_lines(glossary: Any) -> Iterator[Glossary]:
 def _as_glossary(glossary: Glossary | Mapping[str, str] | StrPath) -> Glossary:
     if isinstance(glossary, Glossary):
         return glossary
-    return Glossary(glossary) if isinstance(glossary, Mapping) else Glossary.read(glossary)
+    if isinstance(glossary, Mapping):
+        return Glossary(glossary)
+    if isinstance(glossary, (str, os.PathLike)):
+        return Glossary.read(glossary)
+    raise TypeError(
+        f"`glossary` must be a Glossary, a dict from source to target phrases, or the path of a "
+        f"file; or a list of them, one for each line. Got {glossary!r}."
+    )
 
 
 def terms_of_lines(

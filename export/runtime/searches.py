@@ -164,8 +164,11 @@ score 0 |
     """
 
     task = "translate"
-    serves = "'translate' from ['source_ids']: greedy or beam search of an encoder-decoder model"
-    takes: ClassVar[tuple[list[str], ...] | None] = ([signature.SOURCE_IDS],)
+    serves = "'translate' from ['source_ids']: a search of an encoder-decoder model"
+    takes: ClassVar[tuple[list[str], ...] | None] = (
+        [signature.SOURCE_IDS],
+        [signature.SOURCE_IDS, signature.SEED],
+    )
     done = "translated"
 
     def _reader_and_result_maker(self, artefact: Artefact) -> tuple[InputReader, ResultMaker]:
@@ -183,7 +186,8 @@ score 0 |
             tokens_per_batch: int, maximum number of source tokens of a batch, padding included. A
                 longer line is a batch alone.
             **options: options of the search that the artefact takes, see `options` of its manifest.
-                `max_length` and `length_penalty` always work with a beam search. The others need
+                `max_length` and `length_penalty` always work with a beam search, and `seed` with
+                `Sampling`, see `Generator`. The others need
                 `options` at the export: `min_length`, `beam_width`, `target_prefix`. Arguments of
                 constraints, such as `forbidden_words`, keep their names. A number or a text applies
                 to all lines. `max_length`, `min_length` and texts may also be a list with one for
@@ -209,7 +213,7 @@ score 0 |
         >>> translator.translate(["A man rides."], terms=[["Mensch"]])  # doctest: +SKIP
         >>> translator.translate(["A man rides."], glossary="words.tsv")  # doctest: +SKIP
         """
-        return list(self.texts(lines, None, tokens_per_batch, ALL, **options))
+        return list(self.texts(lines, tokens_per_batch=tokens_per_batch, read_ahead=ALL, **options))
 
     def translate_stream(
         self,
@@ -226,7 +230,9 @@ score 0 |
         Returns:
             Iterator of str.
         """
-        return self.texts(lines, None, tokens_per_batch, read_ahead, **options)
+        return self.texts(
+            lines, tokens_per_batch=tokens_per_batch, read_ahead=read_ahead, **options
+        )
 
     def n_best(
         self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, **options: Any
@@ -243,7 +249,9 @@ score 0 |
         >>> best.details[0].pharaoh  # doctest: +SKIP
         '0-0 1-1 2-2 4-3'
         """
-        return list(self.results(lines, None, tokens_per_batch, ALL, **options))
+        return list(
+            self.results(lines, tokens_per_batch=tokens_per_batch, read_ahead=ALL, **options)
+        )
 
     def n_best_stream(
         self,
@@ -253,7 +261,9 @@ score 0 |
         **options: Any,
     ) -> Iterator[Translation]:
         """Yields the results of `n_best` lazily. Otherwise as `translate_stream`."""
-        return self.results(lines, None, tokens_per_batch, read_ahead, **options)
+        return self.results(
+            lines, tokens_per_batch=tokens_per_batch, read_ahead=read_ahead, **options
+        )
 
     def stream(self, line: str | bytes, **options: Any) -> Iterator[str]:
         """Yields the best translation of a line, in parts, as the search finds them.

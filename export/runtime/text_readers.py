@@ -22,6 +22,7 @@ from keras_transformer.export.runtime.input_readers import (
 from keras_transformer.export.runtime.lines import text_of
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.text.corpora import encode_words
+from keras_transformer.text.vocabularies import between_of
 
 PADDING = "the text contains the token of padding"
 
@@ -133,6 +134,8 @@ class TextReader(ItemReader):
                 pieces[1:], spans = [row[1:] for row in pieces[1:]], spans[1:]
             if not all(map(_has_text, pieces)):
                 return None
+            if len(pieces) > 1:
+                pieces[1] = [*between_of(self._artefact.tokenizer), *pieces[1]]
             if name == signature.TARGET_IDS:
                 ids = [BEGIN_ID, *itertools.chain(*pieces)]
             else:
@@ -144,7 +147,7 @@ class TextReader(ItemReader):
                 inputs[signature.SEGMENT_IDS] = list(itertools.chain(*segments))
             if self._answers:  # the last input's last text
                 end = len(ids) - 1
-                passage = Passage(some[-1], spans, slice(end - len(pieces[-1]), end))
+                passage = Passage(some[-1], spans, slice(end - len(spans), end))
         return self._row(inputs, len(ids), passage=passage)
 
     def _encode(self, name: str, texts: list[str]) -> tuple[list[list[int]], list[tuple[int, int]]]:

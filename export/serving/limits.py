@@ -12,7 +12,7 @@ from keras_transformer.export.serving.refusals import Refusal
 T = TypeVar("T")
 P = ParamSpec("P")
 
-THREAD_BYTES = 2**12  # of a request or an answer: from this size on, threads read and write it
+THREAD_BYTES = 2**10  # of a request or an answer: from this size on, threads read and write it
 LARGE_BYTES = 2**16  # for these there are separate threads, so that others do not wait for them
 RESULT_BYTES = 2**10  # of the result of a line, about
 STOP_CHARACTERS = 1000  # of a text that ends a completion

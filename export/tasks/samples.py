@@ -25,8 +25,9 @@ SIZES = ((1, 3), (5, 7), (2, 13))
 # `ops.bincount`.
 SMALL, LARGE = -1, -2
 KINDS = (3, SMALL, LARGE)
-# Longer axes, for models that cannot read short ones: `LogMel` has frames of 160 samples.
-FACTORS = (1, 3, 11, 160)
+# Longer axes, for models that cannot read short ones: `LogMel` has frames of 160 samples, Moonshine
+# reads 895.
+FACTORS = (1, 3, 11, 160, 320)
 # The longest source that an artefact serves, for a model without a limit.
 MAX_SOURCE_LENGTH = 512
 

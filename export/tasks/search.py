@@ -174,7 +174,7 @@ class SearchTask:
     def limits(self, max_source_length: int | None) -> dict[str, int | None]:
         """Returns the lengths that the manifest promises to serve."""
         if max_source_length is None:
-            longest = self.longest if self.search.reads_windows else None
+            longest = None if self.reads_ids else self.longest
             max_source_length = longest or MAX_SOURCE_LENGTH
         return {
             "source_length": min(max_source_length, self.longest or max_source_length),

@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_transformer.data.examples import Examples
 from keras_transformer.data.plan import BatchOptions, BatchPlan
-from keras_transformer.types import AnyTokenizer
+from keras_transformer.types import AnyTokenizer, Array
 
 # The result of functions that make batches: a `tf.data.Dataset` on TensorFlow, a `Batches` on other
 # backends. Both have the attribute `batches`, a `Batches`.
@@ -215,10 +215,7 @@ class Batches(keras.utils.PyDataset):
 
         inputs, labels = self._example()
         signature = (
-            # Batch size and length are free, other axes fixed.
-            tf.nest.map_structure(
-                lambda x: tf.TensorSpec([None, None, *x.shape[2:]][: x.ndim], x.dtype), inputs
-            ),
+            tf.nest.map_structure(lambda x: tf.TensorSpec(_input_shape(x), x.dtype), inputs),
             # All axes are free: a token may have one label for each source token.
             tf.nest.map_structure(lambda x: tf.TensorSpec([None] * x.ndim, x.dtype), labels),
         )
@@ -266,3 +263,9 @@ class Batches(keras.utils.PyDataset):
 
     def __getitem__(self, index: int) -> Any:
         return next(self._pass)
+
+
+def _input_shape(x: Array) -> list[int | None]:
+    """Returns the shape of an input whose batch size and length are free, other axes fixed."""
+    length = 2 if x.ndim == 4 else 1  # images (B, H, W, C)
+    return [None if axis in (0, length) else size for axis, size in enumerate(x.shape)]

@@ -28,7 +28,7 @@ from keras_transformer.data.plan import BatchOptions
 from keras_transformer.special_ids import BEGIN_ID
 from keras_transformer.text.corpora import checked_strings, read_parallel
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.text.vocabularies import check_tokenizer
+from keras_transformer.text.vocabularies import between_of, check_tokenizer
 from keras_transformer.types import AnyTokenizer, Ids, StrPath
 
 
@@ -178,7 +178,8 @@ def answer_batches(
         span = piece_span(tokenizer, passages[i], answers[i], f"answer {i}")
         if one_row:
             (segments,) = columns["source"].take([i])
-            span = np.add(span, np.count_nonzero(segments[:, 1] == 1) - begins)
+            before = np.count_nonzero(segments[:, 1] == 1) + len(between_of(tokenizer))
+            span = np.add(span, before - begins)
         positions[i] = span
     examples = replace(examples, labels=positions)
     return make_dataset(examples, batch_options, {"source": tokenizer})
@@ -194,15 +195,16 @@ def _columns(
 ) -> tuple[dict[str, Rows], dict[str, Field]]:
     """Returns the columns of pairs, and the inputs: two rows of ids, or one of ids and segments.
 
-    In one row the second text has no begin token.
+    In one row the second text has no begin token. RoBERTa has another end token before it.
     """
     firsts, seconds = encode_rows(tokenizer, first), encode_rows(tokenizer, second)
     if not one_row:
         columns = {"first": Rows.of(firsts), "second": Rows.of(seconds)}
         return columns, {"first_ids": Padded("first"), "second_ids": Padded("second")}
-    begins, rows = _begin_count(tokenizer), []
+    begins, between = _begin_count(tokenizer), np.array(between_of(tokenizer), np.int32)
+    rows = []
     for one, two in zip(firsts, seconds, strict=True):
-        ids = np.concatenate([one, two[begins:]])
+        ids = np.concatenate([one, between, two[begins:]])
         segments = np.where(np.arange(len(ids)) < len(one), 1, 2)
         rows.append(np.stack([ids, segments], axis=1, dtype=np.int32))
     return {"source": Rows.of(rows)}, {

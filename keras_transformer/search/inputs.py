@@ -147,12 +147,17 @@ def source_specs(model: SearchModel) -> dict[str, tf.TensorSpec]:
 def _check_number(name: str, value: Any, default: Array) -> None:
     """Raises `TypeError` or `ValueError` for a number that does not fit the option.
 
-    Numbers are Python's, and arrays and eager tensors without axes. Other values pass.
+    It checks Python's numbers, lists of them, and arrays and eager tensors with at most one axis.
+    An array may hold 0 and the default, such as a `max_length` of -1. Other values pass.
     """
     number = value
-    if getattr(value, "shape", None) == ():
-        number = value.numpy() if hasattr(value, "numpy") else value
-        number = number.item() if hasattr(number, "item") else number
+    if hasattr(value, "shape") and not tf.is_symbolic_tensor(value):
+        number = np.asarray(value).tolist()
+    if isinstance(number, (list, tuple)) and number and all(np.ndim(one) == 0 for one in number):
+        known = 0, *default.ravel().tolist()
+        for one in number:
+            if isinstance(one, bool) or one not in known:
+                _check_number(name, one, default)
     if tf.is_tensor(number) or np.ndim(number) > 0:
         return
     least, most = AT_MOST_DEFAULT.get(name), default.max(initial=0)

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.search.constraints import Constraint, Past
-from keras_transformer.search.scores import Scores
+from keras_transformer.search.scores import Scores, spread
 from keras_transformer.special_ids import END_ID
 from keras_transformer.types import AnyTokenizer, Array, Tensor
 
@@ -28,6 +28,16 @@ BYTES = 256
 # Follows the text. Without it, outlines-core 0.2.14 drops bytes after which a text that was
 # complete is not: "." in "3.5" for [0-9]+(\.[0-9]+)?
 LAST = "\U0010ffff"
+# outlines-core reads the first of these keywords of a schema, and those in brackets beside it. It
+# ignores all others without an error.
+READS = {
+    "properties": {"type", "required", "additionalProperties"},  # no others are ever written
+    **{"anyOf": set(), "oneOf": set(), "$ref": set()},
+    **dict.fromkeys(("prefixItems", "enum", "const", "pattern", "format"), {"type"}),
+    "type": {"minLength", "maxLength", "items", "minItems", "maxItems", "additionalProperties"},
+}
+NOTES = {"$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default"}
+FORMATS = ("date", "date-time", "uuid")  # its others allow texts that are no JSON
 
 
 class TokenAutomaton(NamedTuple):
@@ -60,10 +70,10 @@ class Pattern(Constraint):
     Args:
         regex: str, a regular expression in the syntax of Rust's crate `regex`, which has no look-
             around and no back-references. Defaults to `None`.
-        json_schema: dict or str, a JSON schema of the subset that `outlines-core` reads. Keys are
-            written in the order of the schema, with at most one space between two parts. Strings
-            and arrays without `maxLength` and `maxItems` can be as long as `max_length` allows.
-            Defaults to `None`.
+        json_schema: dict or str, a JSON schema with the keywords that `outlines-core` follows;
+            others, such as `minimum`, are refused. Keys are written in the order of the schema,
+            with at most one space between two parts. Strings and arrays without `maxLength` and
+            `maxItems` can be as long as `max_length` allows. Defaults to `None`.
         choices: sequence of str, the possible outputs. Defaults to `None`.
         tokenizer: the target's tokenizer: a `Tokenizer`, or a `JsonTokenizer` of bytes.
 
@@ -137,12 +147,13 @@ class Pattern(Constraint):
                 f"The model has a vocabulary of {scores.vocab_size} ids, but the tokenizer of the "
                 f"pattern has {len(classes)}. Pass the target's tokenizer."
             )
-        place = state * after.shape[1] + tf.gather(classes, past.ids)
-        state = tf.where(past.count > 1, tf.gather(after.reshape(-1), place), state)
+        after = tf.constant(after)  # once, because each use of an array is a constant of the file
+        row = tf.gather(after, state)  # (B, W, C)
+        moved = tf.gather(row, tf.gather(classes, past.ids), batch_dims=2)
+        state = tf.where(past.count > 1, moved, state)
         length = 1 + tf.gather(missing, tf.gather(after, state))  # (B, W, C), the next one included
-        fits = length <= tf.expand_dims(past.left, 2)
-        fits = tf.gather(fits, tf.gather(classes, scores.column_ids), axis=2)
-        return scores.without(tf.logical_not(fits)), state
+        is_late = length > tf.expand_dims(past.left, 2)
+        return scores.without(spread(is_late, tf.gather(classes, scores.column_ids))), state
 
 
 def _as_regex(
@@ -160,11 +171,56 @@ def _as_regex(
     if json_schema is not None:
         schema = json_schema if isinstance(json_schema, str) else json.dumps(json_schema)
         try:
-            return _outlines().json_schema.build_regex_from_schema(schema)
-        except (TypeError, ValueError) as error:
+            made = _outlines().json_schema.build_regex_from_schema(
+                json.dumps(_read_schema(json.loads(schema)))
+            )
+        except (TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"json_schema cannot be used: {error}. It is {schema[:200]}") from None
+        # Rust's digits are those of all scripts.
+        return re.sub(r"\\(.)", lambda pair: "[0-9]" if pair[1] == "d" else pair[0], made)
     assert regex is not None
     return regex
+
+
+def _read_schema(schema: Any) -> Any:
+    """Checks that outlines-core follows a schema, and escapes its keys, which outlines-core omits.
+
+    Raises:
+        ValueError: a part of the schema would have no effect.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    first = next((name for name in READS if name in schema), "")
+    if ignored := {*schema} - {first} - READS.get(first, set()) - NOTES:
+        beside = f" beside {first}" if first else ""
+        raise ValueError(f"Pattern cannot follow {', '.join(sorted(ignored))}{beside}")
+    if schema.get("format", "date") not in FORMATS:
+        raise ValueError(f"the format must be one of {', '.join(FORMATS)}")
+    if missing := {*schema.get("required", ())} - {*schema.get("properties", ())}:
+        raise ValueError(f"required names {sorted(missing)}, which properties lacks")
+    pattern = schema.get("pattern", "").removeprefix("^").removesuffix("$")
+    after, _ = _byte_automaton(pattern)
+    if (after[:, [*range(32), *b'"\\']] != DEAD).any():
+        raise ValueError(
+            f"the pattern {pattern!r} can write a quotation mark, a backslash or a control "
+            "character, which JSON escapes. Exclude these characters"
+        )
+    made = dict(schema)
+    for name in {"items", "additionalProperties"} & {*schema}:
+        made[name] = _read_schema(schema[name])
+    for name in {"anyOf", "oneOf", "prefixItems"} & {*schema}:
+        made[name] = [*map(_read_schema, schema[name])]
+    for name in {"properties", "$defs", "definitions"} & {*schema}:
+        written = _escaped if name == "properties" else str
+        made[name] = {written(key): _read_schema(value) for key, value in schema[name].items()}
+    if "required" in schema:
+        made["required"] = [*map(_escaped, schema["required"])]
+    return made
+
+
+def _escaped(key: str) -> str:
+    """Writes a key as JSON does, without its quotation marks."""
+    return json.dumps(key, ensure_ascii=False)[1:-1]
 
 
 def _outlines() -> Any:
@@ -193,7 +249,7 @@ def _byte_automaton(regex: str) -> tuple[Array, Array]:
     except ValueError as error:
         raise ValueError(
             f"{regex[:200]!r} is no regular expression of Rust's crate regex: {error}. It has no "
-            "look-around and no back-references."
+            "look-around and no back-references. The whole output matches: leave out ^, $ and \\b."
         ) from None
     found, final = index.get_transitions(), index.get_final_states()
     first = index.get_initial_state()

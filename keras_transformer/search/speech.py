@@ -192,7 +192,7 @@ class SpeechSearch(BeamSearch):
         kept = tf.clip_by_value(tf.reduce_min(kept), 0, tf.shape(start)[1] - 1)
         # Constraints with a state must see each token. A bias of W hypotheses needs W keys at each
         # position of the cache.
-        has_bias = model.decoder_stack.positions.has_bias
+        has_bias = model.decoder_stack.has_bias
         if tf.nest.flatten(hypotheses.constraint_states) or (has_bias and self.width > 1):
             kept = tf.zeros_like(kept)
         hypotheses = self._after(tokens, kept, hypotheses)

@@ -18,6 +18,7 @@ WORDS = [text.split() for text in TEXTS]
 TOKENIZER = kt.Tokenizer.train(TEXTS, 300, hard_vocab_limit=False)
 CLASSES = ["odd" if i % 2 else "even" for i in range(43)]
 FRAMES = [RNG.normal(size=(int(n), 3)).astype("float32") for n in RNG.integers(1, 50, 43)]
+IMAGES = [frames.T for frames in FRAMES]
 TAGS = [["NUM", *["X"] * (len(words) - 1)] for words in WORDS]
 ANSWERS = [(0, 1)] * 43
 
@@ -33,6 +34,7 @@ KINDS = {
     "rows of two": functools.partial(towers, one_row=True),
     "answers": functools.partial(kt.answer_batches, TEXTS, TEXTS, ANSWERS, TOKENIZER),
     "sounds": functools.partial(kt.feature_batches, FRAMES, CLASSES, None),
+    "images": functools.partial(kt.image_batches, IMAGES, CLASSES, None, fill=0.0),
     "speech": functools.partial(kt.feature_batches, FRAMES, TEXTS, TOKENIZER),
 }
 SAMPLED = ["translation", "classes", "tags", "documents"]
@@ -115,7 +117,7 @@ def test_left_out_examples_are_counted_and_logged(kind, caplog):
 
 @each_kind
 def test_only_classes_have_names_and_errors_name_a_misspelt_option(kind):
-    named = {"classes", "towers", "rows of two", "sounds"}
+    named = {"classes", "towers", "rows of two", "sounds", "images"}
     names = {"tags": ["NUM", "X"]} | dict.fromkeys(named, ["even", "odd"])
     assert KINDS[kind]().batches.labels == names.get(kind)
     with pytest.raises(TypeError, match="shufle"):

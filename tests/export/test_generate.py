@@ -5,7 +5,7 @@ import pytest
 from helpers import exports, tiers
 
 import keras_transformer as kt
-from keras_transformer.export.runtime import Generator
+from keras_transformer.export.runtime import Generator, Translator
 
 PROMPTS = ["a man", "two words", "", "the dog runs", "a", "  "]
 TOKENIZER = exports.tokenizer()
@@ -28,6 +28,27 @@ def test_generate_continues_prompts_as_the_exported_model(search, model):
     assert kt.generate(search, model, TOKENIZER, PROMPTS, 1, **options) == expected
     turned = kt.generate(search, model, TOKENIZER, PROMPTS[::-1], **options)
     assert turned[::-1] == expected
+
+
+def test_translators_sample_as_keras():
+    translator = Translator(exports.artefact(exports.SAMPLING, layout="steps"), threads=1)
+    expected = translator.translate(PROMPTS, seed=5)
+    options = {"max_length": exports.MAX_LENGTH, "seed": 5}
+    assert kt.translate(exports.SAMPLING, exports.tiny(), TOKENIZER, PROMPTS, **options) == expected
+    assert translator.translate(PROMPTS[::-1], 1, seed=5)[::-1] == expected
+    assert list(translator.translate_stream(PROMPTS, seed=5)) == expected
+    assert ["".join(translator.stream(line, seed=5)) for line in PROMPTS] == expected
+    samples = translator.n_best(PROMPTS, seed=5)
+    assert [one.texts[0] for one in samples] == expected
+    assert samples == list(translator.n_best_stream(PROMPTS, seed=5))
+    assert len(samples[0].texts) == 2
+    assert translator.translate(PROMPTS, seed=6) != expected
+    assert len({translator.translate(["a man"])[0] for _ in range(4)}) > 1
+    with pytest.raises(ValueError, match="seed must be at least 0"):
+        translator.translate(PROMPTS, seed=-1)
+    greedy = Translator(exports.artefact(exports.GREEDY), threads=1)
+    with pytest.raises(ValueError, match="`seed` was passed, but this artefact"):
+        greedy.translate(PROMPTS, seed=5)
 
 
 def test_a_search_without_seed_draws_one_for_all_prompts_of_a_call(model):

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import keras
 import pytest
 from helpers import exports
 from helpers.hub_server import HubServer
@@ -145,22 +146,135 @@ def test_models_without_a_search_and_of_litert_are_verified(folder, tmp_path):
     assert verify(tmp_path / "lite") == []
 
 
+def card_of(path, **changes):
+    """Returns the model card of a folder, with other values in its manifest."""
+    artefact = read_artefact(path)
+    return model_card(artefact._replace(manifest={**artefact.manifest, **changes}), str(path))
+
+
 def test_all_figures_of_the_card_come_from_the_manifest(folder):
-    manifest = read_artefact(folder).manifest
-    card = model_card(manifest, NAME)
+    manifest, before = read_artefact(folder).manifest, card_of(folder)
+    config = {**manifest["search"]["config"], "beam_width": 71, "constraints": []}
+    sizes = {name: {**entry, "bytes": 73_210_000} for name, entry in manifest["files"].items()}
+    changes = {
+        "precision": ("weight_int4", "| precision | weight_int4 |"),
+        "vocab_size": ({"source": 79, "target": 83}, "79 ids of the source, 83 ids of the target"),
+        "limits": ({**manifest["limits"], "source_length": 89}, "longest input | 89 tokens"),
+        "search": ({"class_name": "Other", "config": config}, "| search | Other, beam width 71 |"),
+        "files": (sizes, "model.onnx (73.2 MB), tokenizer.model (73.2 MB)"),
+        "special_ids": ({"pad": 97, "end": 101}, "Special ids: pad 97, end 101."),
+        "head": ({"config": {"labels": ["nay", "yea"]}}, "| labels | nay, yea |"),
+        "about": (
+            {"languages": ["en", "de"], "scores": {"BLEU on some test": 35.2}},
+            "| languages | en, de |\n| BLEU on some test | 35.2 |",
+        ),
+        "proof": (
+            {**manifest["proof"], "same_tokens": [53, 59], "largest_difference": 0.0123},
+            "53 of 59 outputs equal to Keras |\n| largest difference from Keras | 0.012 of",
+        ),
+        "example": (
+            {"inputs": {"source_ids": [[7, 3, 0]]}, "outputs": {"token_ids": [[[11, 3]]]}},
+            "model.onnx 7 3\n```\n\nIt prints 11.",
+        ),
+    }
+    for name, (value, expected) in changes.items():
+        assert expected not in before and expected in card_of(folder, **{name: value}), name
     same, lines = manifest["proof"]["same_tokens"]
-    size = sum(path.stat().st_size for path in folder.iterdir() if path.name != "artefact.json")
     for part in (
         "pipeline_tag: translation",
-        f"| size | {size / 1e6:.1f} MB in 2 files |",
-        f"| outputs equal to Keras | {same} of {lines} |",
-        f"| ids of source and target | {exports.VOCAB} and {exports.VOCAB} |",
-        "| search | BeamSearch, NoRepeatNgrams |",
-        f'Translator.from_hub("{NAME}").translate(["..."])',
-        f"keras_transformer.export.verify {NAME}",
-        "`source_ids` int32 ['batch', 'source_length']",
+        f"{same} of {lines} outputs equal to Keras",
+        "| search | BeamSearch, beam width 2, NoRepeatNgrams |",
+        f"keras_transformer.export.verify {folder}",
+        "| `source_ids` | int32 | batch, source_length |",
     ):
-        assert part in card, card
+        assert part in before, before
+    without = {name: value for name, value in manifest.items() if name not in ("proof", "example")}
+    card = model_card(read_artefact(folder)._replace(manifest=without), NAME)
+    assert "equal to Keras" not in card and "It prints" not in card and "a small batch" not in card
+
+
+def test_languages_and_scores_are_sealed_in_the_manifest(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    export.describe(copy, ["en", "de"], {"BLEU": 35.2, "lines": 1000})
+    assert "language: [en, de]\n" in card_of(copy) and "| lines | 1000 |" in card_of(copy)
+    assert verify(copy) == []
+    for wrong in (([3], {}), (["en"], {"BLEU": "35"}), ([], {"BLEU": True})):
+        with pytest.raises(ValueError, match="scores numbers by name"):
+            export.describe(copy, *wrong)
+
+
+def made(kind, path):
+    """Writes an artefact of one kind, and returns its folder and the languages of its card."""
+    options = {"verbose": False}
+    if kind == "steps":
+        search, sizes = kt.BeamSearch(2), {"max_length": 7, "layout": "steps"}
+        export.export_onnx(
+            exports.tiny(num_layers=1), path, exports.tokenizer(), search, **sizes, **options
+        )
+    elif kind == "litert":
+        pytest.importorskip("ai_edge_litert")
+        search, model = kt.GreedySearch(), exports.tiny(num_layers=1)
+        export.export_litert(model, path, exports.tokenizer(), search, max_length=7, **options)
+    elif kind in ("language model", "sampling"):
+        search = kt.Sampling() if kind == "sampling" else kt.GreedySearch()
+        model = exports.tiny("generate", num_layers=1)
+        export.export_onnx(model, path, exports.tokenizer(), search, max_length=7, **options)
+    elif kind == "classifier":
+        ids = keras.Input((None,), dtype="int32", name="source_ids")
+        x = kt.TokenEmbedding(exports.VOCAB, 8)(ids)
+        model = keras.Model(ids, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(x)))
+        head = export.Classification(["no", "yes"])
+        export.export_onnx(model, path, exports.tokenizer(), head=head, **options)
+    elif kind == "pictures":
+        pixels = keras.Input((5, 7), name="pixels")
+        model = keras.Model(pixels, keras.layers.Dense(3)(keras.layers.Flatten()(pixels)))
+        export.export_onnx(model, path, **options)
+    return path
+
+
+# The languages of the card beside Python.
+CARDS = {
+    "steps": [],
+    "litert": [],
+    "language model": ["C"],
+    "sampling": [],
+    "classifier": [],
+    "pictures": [],
+}
+
+
+@pytest.mark.parametrize("kind", quick(CARDS, "steps", "litert", "pictures"))
+def test_cards_have_programs_that_run_and_artefacts_are_verified(kind, tmp_path, capsys):
+    path = made(kind, tmp_path / "x")
+    assert verify(path) == []
+    card = card_of(path)
+    titles = re.findall("^## (.*)$", card, re.MULTILINE)
+    assert titles == ["Python", *CARDS[kind], "Check it", "Inputs and outputs"]
+    capsys.readouterr()
+    (program,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    exec(program, {})
+    assert capsys.readouterr().out.strip() or kind in ("steps", "litert", "language model")
+    assert len(program.splitlines()) <= 4
+
+
+def test_the_card_of_a_translator_has_javascript_and_c(folder):
+    card = card_of(folder)
+    for title in ("JavaScript", "C"):
+        assert f"## {title}\n" in card
+    assert 'import { Translator } from "keras-transformer-onnx";' in card
+    data = {"model.onnx.data": {"sha256": "", "bytes": 1}}
+    large = card_of(folder, files={**read_artefact(folder).manifest["files"], **data})
+    assert "## JavaScript" not in large and "## C\n" in large
+
+
+def test_the_card_of_a_whisper_model_transcribes_a_sound():
+    pytest.importorskip("transformers")
+    from helpers import whisper_folder
+
+    card = card_of(whisper_folder.artefact())
+    assert "pipeline_tag: automatic-speech-recognition" in card
+    assert 'model.transcribe("sound.wav")' in card and "Transcriber.load(" in card
+    assert "## C\n" not in card
 
 
 def test_a_missing_library_is_named(monkeypatch, tmp_path):

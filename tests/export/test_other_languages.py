@@ -1,6 +1,7 @@
 """The programs of the guide on other languages: C runs, Java compiles."""
 
 import pathlib
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -10,6 +11,8 @@ import pytest
 from helpers import bindings, exports
 
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.reader import read_artefact
+from keras_transformer.export.hub import model_card
 from keras_transformer.export.runtime import Translator
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -70,6 +73,9 @@ def test_ids_in_c_are_those_of_python(compiled):
         ids = [*translator.tokenizer.encode(line), 3]
         found = run([program, folder / signature.MODEL_FILE, *ids]).split()
         assert len(found) > 1 and translator.tokenizer.decode(list(map(int, found))) == text
+    card = model_card(read_artefact(folder), "someone/model")
+    (ids,), (printed,) = (re.findall(form, card) for form in (r"onnx ([\d ]+)\n", r"prints (.*)\."))
+    assert run([program, folder / signature.MODEL_FILE, *ids.split()]).strip() == printed
     missing = subprocess.run([program, "nothing.onnx", "3"], capture_output=True, text=True)
     assert missing.returncode == 1 and "nothing.onnx" in missing.stderr
 

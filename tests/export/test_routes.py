@@ -101,6 +101,34 @@ ROWS = {
         kt.GreedySearch(),
         ("loop", "saved_model"),
     ),
+    "a shared bias of positions, gated networks, norms without mean": Row(
+        lambda: tiny(
+            d_ff=None,
+            feed_forward=kt.GatedFeedForward(17, use_bias=False),
+            norm="rms",
+            norm_first=True,
+            positions=(
+                kt.RelativePositionBias(8, 9),
+                kt.RelativePositionBias(8, 9, bidirectional=False),
+            ),
+        ),
+        kt.BeamSearch(3),
+        ALL,
+    ),
+    "windows, rotary of a part, norms without shift": Row(
+        lambda: tiny(
+            norm=keras.layers.LayerNormalization(center=False, epsilon=1e-5),
+            norm_first=True,
+            embedding_norm="first",
+            key_dim=8,
+            positions=(
+                [kt.RotaryPositionEncoding(100.0), kt.RotaryPositionEncoding(window=2)],
+                [kt.RotaryPositionEncoding(window=2), kt.RotaryPositionEncoding(size=6)],
+            ),
+        ),
+        kt.BeamSearch(3),
+        ("loop", "steps", "litert"),
+    ),
     "your own positions": Row(lambda: tiny(positions=LinearBias(), num_layers=1), kt.BeamSearch(3)),
     "frames": Row(listener, kt.BeamSearch(3, **BOTH), ("loop", "litert", "saved_model"), frames),
     "several inputs": Row(
@@ -119,6 +147,8 @@ ROWS = {
 CASES = [(name, route) for name, row in ROWS.items() for route in row.routes]
 QUICK = [("beam", "loop"), ("beam", "litert"), ("beam", "steps")]
 QUICK += [("greedy", "steps"), ("samples", "loop")]
+QUICK += [("a shared bias of positions, gated networks, norms without mean", "loop")]
+QUICK += [("windows, rotary of a part, norms without shift", "loop")]
 
 
 @functools.cache

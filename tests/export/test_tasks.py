@@ -100,7 +100,7 @@ def test_made_up_inputs_suit_the_model_if_possible(tmp_path):
     assert len(task.cases(None)) == 3
     x = keras.Input((None, 4))
     task = ForwardTask(keras.Model(x, ops.reshape(x, (-1, 7919, 4))))
-    with pytest.raises(ExportError, match=r"(?s)made-up.*\(1, 480, 4\).*Pass samples=") as caught:
+    with pytest.raises(ExportError, match=r"(?s)made-up.*\(1, 960, 4\).*Pass samples=") as caught:
         task.cases(None)
     assert "report" not in str(caught.value)
 

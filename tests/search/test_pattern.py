@@ -38,6 +38,31 @@ SCHEMAS = {
     },
     "array": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 3},
     "choice": {"anyOf": [{"type": "null"}, {"type": "array", "items": {"type": "integer"}}]},
+    "unicode": {
+        "type": "object",
+        "properties": {"größe": {"enum": ["naïve \U0001f600", "日本"]}, "日": {"type": "string"}},
+        "required": ["größe"],
+    },
+    "escapes": {"enum": ['say "hi"', "a\\d", "new\nline", "tab\t", "/", {"k": ['"']}, ""]},
+    "escaped key": {"type": "object", "properties": {'k"\\é': {"const": 1}}, "required": ['k"\\é']},
+    "middle optional": {
+        "type": "object",
+        "properties": {"a": {"type": "null"}, "b": {"type": "boolean"}, "c": {"type": "null"}},
+        "required": ["a", "c"],
+    },
+    "deep array": {
+        "type": "array",
+        "items": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+        "minItems": 1,
+    },
+    "reference": {
+        "type": "array",
+        "items": {"$ref": "#/$defs/one"},
+        "$defs": {"one": {"prefixItems": [{"type": "number"}, {"type": "boolean"}]}},
+    },
+    "string pattern": {"type": "string", "pattern": "^[a-z ]{2,5}$"},
+    "day": {"type": "string", "format": "date"},
+    "no keys": {"type": "object", "additionalProperties": {"type": "integer"}},
 }
 PATTERNS = {
     **{name: {"json_schema": schema} for name, schema in SCHEMAS.items()},
@@ -46,6 +71,8 @@ PATTERNS = {
     "repeat": {"regex": "(ab|aab)+"},
     "number": {"regex": r"-?[0-9]+(\.[0-9]+)?|yes"},
     "choices": {"choices": ["yes", "no", "the red house"]},
+    "maybe empty": {"regex": "(ab)?"},
+    "letters": {"regex": "[à-ÿ]{2,3}|日本|.?"},
     "odd choices": {"choices": ["a.b", "[c]", "ñandú \U0001f600", " spaced"]},
 }
 SEARCHES = {
@@ -70,6 +97,41 @@ def check(pattern, given, texts):
         assert re.fullmatch(pattern.regex, text), text
         if "json_schema" in given:
             jsonschema.validate(json.loads(text), given["json_schema"])
+            assert given["json_schema"].get("format") != "date" or text.isascii()
+
+
+TOKENIZERS = {
+    "bytes": {"vocab_size": 307},
+    "characters": {"vocab_size": 400, "model_type": "char"},
+    "symbols": {"vocab_size": 330, "symbols": [" ", '":["', '","', '[["', '"k\\"']},
+    "folded spaces": {"vocab_size": 330, "normalization": "nmt_nfkc"},
+}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("name", PATTERNS)
+def test_random_paths_of_the_automaton_write_texts_of_the_pattern(name, kind):
+    tokenizer = kt.Tokenizer.train(LINES, hard_vocab_limit=False, **TOKENIZERS[kind])
+    if kind == "folded spaces" and name in ("escapes", "unicode", "odd choices", "letters"):
+        pytest.skip("this tokenizer changes their characters")
+    given = PATTERNS[name]
+    pattern = kt.Pattern(**given, tokenizer=tokenizer)
+    classes, after, missing = pattern.automaton
+    draw, members = random.Random(3), [[] for _ in range(after.shape[1])]
+    for id, number in enumerate(classes):
+        members[number].append(id)
+    texts = set()
+    for _ in range(60):
+        room, state, ids = pattern.least_length + draw.choice((0, 1, 3, 10, 30)), START, []
+        while fits := np.flatnonzero(1 + missing[after[state]] <= room - len(ids)).tolist():
+            number = draw.choice(fits)
+            if number == classes[END_ID]:
+                break
+            ids.append(draw.choice(members[number]))
+            state = after[state, number]
+        assert missing[state] == 0
+        texts.add(tokenizer.decode(ids))
+    check(pattern, given, texts)
 
 
 QUICK = [("nested", "greedy"), ("repeat", "beam"), ("odd choices", "sampling")]
@@ -81,7 +143,7 @@ def test_every_output_matches_and_closes_in_time(name, search, model, tokenizer)
     pattern = kt.Pattern(**given, tokenizer=tokenizer)
     run = SEARCHES[search](constraints=[pattern])
     # At the least length there is one step for each token. A sentence's own limit counts.
-    limits = pattern.least_length + np.array([0, 1, 2, 5, 19])
+    limits = max(1, pattern.least_length) + np.array([0, 1, 2, 5, 19])
     result = run(model, exports.source(vocab_size=tokenizer.vocab_size), max_length=limits)
     found = result.ids.numpy()[result.scores.numpy() > -np.inf]
     texts = tokenizer.decode(found)
@@ -169,6 +231,34 @@ def test_a_prompt_is_no_part_of_the_text_and_a_prefix_is(model, tokenizer):
     assert np.isneginf(result.scores.numpy()[1]).all() and not result.ids.numpy()[1].any()
 
 
+def test_other_rules_and_several_models_go_with_a_pattern(model, tokenizer):
+    source = exports.source(3, vocab_size=tokenizer.vocab_size)
+    words = kt.Pattern(regex="[a-z]{3}( [a-z]{3}){2}", tokenizer=tokenizer)
+    term = np.array([[tokenizer.encode(text) for text in ("red",)]] * 3, "int32")
+    found = kt.BeamSearch(12, constraints=[kt.Terms(), words])(
+        model, source, max_length=20, terms=term
+    )
+    best = tokenizer.decode(found.ids.numpy()[:, 0])
+    check(words, {}, best)
+    assert all(" red" in f" {text}" for text in best)
+    nothing = kt.BeamSearch(
+        2, constraints=[kt.Terms(), kt.Pattern(regex="yes", tokenizer=tokenizer)]
+    )
+    found = nothing(model, source, max_length=9, terms=term)
+    assert np.isneginf(found.scores.numpy()).all() and not found.ids.numpy().any()
+    other = exports.tiny(vocab_size=tokenizer.vocab_size, num_layers=1, norm_first=True)
+    together = kt.Ensemble([model, other])
+    rules = [words, kt.NoRepeatNgrams(2), kt.RepetitionPenalty(1.3)]
+    for constraints in (rules, rules[::-1]):
+        found = kt.BeamSearch(3, constraints=constraints)(together, source, max_length=20)
+        check(words, {}, tokenizer.decode(found.ids.numpy()[:, 0]))
+    short = [kt.Pattern(choices=["yes", "no"], tokenizer=tokenizer)]
+    for make in (SEARCHES["beam"], SEARCHES["greedy"]):
+        search = make(min_length=9, constraints=short)
+        found = search(model, source, max_length=12)
+        assert np.isneginf(found.scores.numpy()).all() and not found.ids.numpy().any()
+
+
 def test_a_byte_level_tokenizer_tells_its_bytes():
     tokenizers = pytest.importorskip("tokenizers")
     own = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -207,6 +297,23 @@ def test_a_byte_level_tokenizer_tells_its_bytes():
         ({"regex": "("}, ValueError, "is no regular expression"),
         ({"json_schema": "{"}, ValueError, "json_schema cannot be used"),
         ({"json_schema": {"type": "thing"}}, ValueError, "json_schema cannot be used.*thing"),
+        ({"json_schema": "[1]"}, ValueError, "json_schema cannot be used"),
+        ({"json_schema": {"type": "integer", "minimum": 3}}, ValueError, "follow minimum beside"),
+        (
+            {"json_schema": {"type": "array", "items": {"anyOf": [{"multipleOf": 2}]}}},
+            ValueError,
+            "cannot follow multipleOf",
+        ),
+        ({"json_schema": {"properties": {"a": {"not": {}}}}}, ValueError, "cannot follow not"),
+        (
+            {"json_schema": {"type": "string", "pattern": "a+", "maxLength": 3}},
+            ValueError,
+            "cannot follow maxLength beside pattern",
+        ),
+        ({"json_schema": {"type": "string", "pattern": ".+"}}, ValueError, "a quotation mark"),
+        ({"json_schema": {"type": "string", "format": "time"}}, ValueError, "format must be one"),
+        ({"json_schema": {"properties": {}, "required": ["b"]}}, ValueError, r"names \['b'\]"),
+        ({"regex": "^a$"}, ValueError, "leave out"),
         ({"choices": "yes"}, ValueError, "list of texts"),
         ({"choices": []}, ValueError, "list of texts"),
         ({"choices": ["a", ""]}, ValueError, "list of texts"),

@@ -97,7 +97,7 @@ def token_starts(matrix: Array) -> Array:
     rows, columns = matrix.shape
     best = np.full((rows + 1, columns + 1), -np.inf)
     best[0, 0] = 0.0
-    steps = np.zeros((rows, columns), np.int8)  # 0 both, 1 next token, 2 next frame
+    moves = np.zeros((rows, columns), np.int8)  # 0 both, 1 next token, 2 next frame
     for diagonal in range(rows + columns - 1):  # cells of a diagonal are independent
         i = np.arange(max(0, diagonal - columns + 1), min(rows, diagonal + 1))
         j = diagonal - i
@@ -105,12 +105,12 @@ def token_starts(matrix: Array) -> Array:
         # As in OpenAI's code, ties go to the next frame.
         both = (before[0] > before[1]) & (before[0] > before[2])
         token = (before[1] > before[0]) & (before[1] > before[2])
-        steps[i, j] = np.where(both, 0, np.where(token, 1, 2))
-        best[i + 1, j + 1] = matrix[i, j] + before[steps[i, j], np.arange(len(i))]
+        moves[i, j] = np.where(both, 0, np.where(token, 1, 2))
+        best[i + 1, j + 1] = matrix[i, j] + before[moves[i, j], np.arange(len(i))]
     starts, i, j = np.zeros(rows, int), rows - 1, columns - 1
     while i >= 0 and j >= 0:
         starts[i] = j
-        i, j = i - (steps[i, j] < 2), j - (steps[i, j] != 1)
+        i, j = i - (moves[i, j] < 2), j - (moves[i, j] != 1)
     return starts
 
 

@@ -257,7 +257,11 @@ def test_a_stream_that_fails_ends_its_line(command, monkeypatch, error):
         ("classify", "--workers 0", "error: --workers must be at least 1"),
         ("classify", "--threads 100000", "error: --threads must be at least 1, and at most"),
         ("classify", "--provider NoSuch", "error: NoSuch is not in this"),
-        ("classify", "--seed 0", "--seed goes with the tasks generate, transcribe; .* 'classify'"),
+        (
+            "classify",
+            "--seed 0",
+            "--seed goes with the tasks translate, generate, transcribe; .* 'classify'",
+        ),
         ("classify", "--with-prompt", "--with-prompt goes with the tasks generate"),
         ("tag", "--n-best 2", "--n-best goes with the tasks translate, generate, transcribe, cl"),
         ("classify", "--n-best 2 --json", "--json writes all hypotheses and labels"),

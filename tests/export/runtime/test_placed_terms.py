@@ -168,6 +168,12 @@ def test_each_line_may_have_its_own_glossary(translator):
         translator.translate(lines, glossary=glossaries[:2])
 
 
+@pytest.mark.parametrize("glossary", [5, True, b"terms.tsv", {"red"}, [("red", "dog")]])
+def test_another_type_than_a_glossary_is_named(translator, glossary):
+    with pytest.raises(TypeError, match=r"`glossary` must be a Glossary, a dict .* Got "):
+        translator.translate(["the red hat"], glossary=glossary)
+
+
 def test_prefixes_and_options_of_a_line_stay(translator):
     lines = [LINES[0], LINES[2], LINES[3]]
     for prefix in ("the", ["the", "", "the"]):

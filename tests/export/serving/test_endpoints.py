@@ -103,16 +103,16 @@ def sent(running, name):
 def test_the_requests_of_clients_that_leave_end(running, name):
     """One is computed, and another waits in the queue."""
     model = ENDPOINTS[name].model
-    gate, queue = running._pools[model].gate, running.models.get(model).queue
-    begun = len(running.log.getvalue().splitlines())
-    running._loop.call_soon_threadsafe(gate.clear)
+    pool, queue = running._pools[model], running.models.get(model).queue
+    begun, batches = len(running.log.getvalue().splitlines()), len(pool.batches)
+    running._loop.call_soon_threadsafe(pool.gate.clear)
     with sent(running, name):
-        wait_for(lambda: running.metric("open_requests") == 1 and queue.waiting == 0)
+        wait_for(lambda: len(pool.batches) > batches)
         with sent(running, name):
             wait_for(lambda: queue.waiting > 0)
         wait_for(lambda: queue.waiting == 0)
     wait_for(lambda: running.metric("open_requests") == 0)
-    running._loop.call_soon_threadsafe(gate.set)
+    running._loop.call_soon_threadsafe(pool.gate.set)
     row = f'"model": "{model}", "status": 499'
     wait_for(lambda: "".join(running.log.getvalue().splitlines()[begun:]).count(row) == 2)
 

@@ -115,7 +115,7 @@ def test_requests_with_values_by_line_share_batches(door, translator):
         ({"forbidden_words": ["x"]}, "en-de does not take forbidden_words"),
         ({"term": ["x"]}, "en-de does not take term. Did you mean terms?"),
         ({"glosary": {}}, "en-de does not take glosary. Did you mean glossary?"),
-        ({"max_length": 10**9}, "max_length must be at least 1 and at most 8192, got 1000000000"),
+        ({"max_length": 8193}, "max_length must be at least 1 and at most 8192, got 8193"),
         ({"terms": ["a"] * 50 + ["a" * 500]}, "Their product is 8192 at most"),
         ({"terms": ["a"] * 101}, "terms has 101 texts for a line, and 100 at most"),
         ({"terms": [f"a {n}" for n in range(10_000)]}, "terms has 10000 texts for a line"),
