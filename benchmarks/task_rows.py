@@ -16,8 +16,12 @@ DOES = {
     "classify_series": "Classifies series of any length, such as gestures, with a class token.",
     "control": "Plays a game: it learns from recorded games which action leads to the return that "
     "you ask for.",
+    "denoise": "Removes noise from speech: attention compares each frame of sound with all others.",
     "detect": "Finds objects in pictures and their boxes, with one query for each object.",
+    "draw": "Draws pictures from captions: a decoder continues the words with pieces of a picture.",
+    "drive": "Drives on a motorway: attention reads the other vehicles as a set.",
     "entities": "Finds names of persons, places and organizations in a sentence.",
+    "extract": "Writes the intent and the slots of a request as JSON that follows a schema.",
     "forecast": "Predicts the next days of a series from the days before, all at once.",
     "generate_images": "Draws pictures of a class pixel by pixel, with the decoder alone.",
     "images": "Classifies pictures: it cuts each into patches, which it reads like words.",
@@ -26,9 +30,12 @@ DOES = {
     "music": "Writes four voices to a melody note by note, with the decoder alone.",
     "parse": "Writes the syntax tree of a sentence as a line of brackets.",
     "similarity": "Maps a sentence and its translation to one vector, and searches by it.",
+    "speak": "Speaks digits in a chosen voice: an encoder writes all frames of sound at once.",
     "speech": "Transcribes sound: the decoder attends to frames and writes the words.",
     "summarise": "Writes one line about a paragraph.",
     "tag": "Tags each word of a sentence with its part of speech.",
+    "video": "Reads a clip: attention over space and time finds what moves, and predicts the next "
+    "frames.",
     "why_self_attention": "Measures cost and reach of self-attention beside other kinds of layers.",
 }
 

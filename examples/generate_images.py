@@ -20,8 +20,9 @@ from support import pixel_models
 from support.plots import plot_picture_rows
 from support.recipes import learning_rate
 from support.sets.picture_texts import (
+    DIGITS,
     FIRST,
-    OnlyDigits,
+    OnlyCharacters,
     as_pixels,
     as_text,
     digit_tokenizer,
@@ -105,7 +106,7 @@ def main(argv=None):
         tokenizer = digit_tokenizer()
         train_ids, valid_ids, test_ids = (token_ids(tokenizer, *part) for part in parts)
         model = train(args, run, tokenizer, train_ids, valid_ids[:500])
-        search = kt.Sampling(constraints=[OnlyDigits(tokenizer)])
+        search = kt.Sampling(constraints=[OnlyCharacters(tokenizer, DIGITS)])
         export.export_onnx(model, run.path / "onnx", tokenizer, search, max_length=PIXELS)
         bits = model.evaluate(batches(test_ids), verbose=0) / np.log(2)
         epochs = 3 if args.data else 20

@@ -9,6 +9,7 @@ from num2words import num2words
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime import Translator
+from keras_transformer.export.verify import verify
 
 FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "model"
 
@@ -17,6 +18,7 @@ def test_its_manifest_fits_this_version_and_describes_its_files():
     artefact = read_artefact(FOLDER)
     assert artefact.manifest["format_version"] == signature.FORMAT_VERSION
     assert artefact.manifest["precision"] == "int8"
+    assert artefact.manifest["example"] and verify(FOLDER) == []
 
 
 def test_it_is_small_and_whole_in_the_repository():

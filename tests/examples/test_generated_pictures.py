@@ -6,7 +6,8 @@ import pytest
 from support import pixel_models
 from support.plots import plot_picture_rows
 from support.sets.picture_texts import (
-    OnlyDigits,
+    DIGITS,
+    OnlyCharacters,
     as_pixels,
     as_text,
     digit_tokenizer,
@@ -32,7 +33,9 @@ def test_a_picture_is_a_text_of_digits():
     ids = token_ids(tokenizer, pixels, classes)
     assert ids.dtype == np.int32
     assert [row[1:] for row in ids.tolist()] == tokenizer.encode(texts)
-    logits, _ = OnlyDigits(tokenizer).step(np.zeros((1, 1, 21), "float32"), None, (), ())
+    logits, _ = OnlyCharacters(tokenizer, DIGITS).step(
+        np.zeros((1, 1, 21), "float32"), None, (), ()
+    )
     allowed = np.flatnonzero(np.isfinite(logits[0, 0]))
     assert {*allowed} == {0, *tokenizer.encode("0123456789abcdef")[1:]}  # padding is never -inf
 

@@ -129,6 +129,17 @@ def test_attention_to_sound_shares_its_time_axis():
     assert attention.get_xlabel() == alone.get_xlabel() == "time in s"
 
 
+def test_sounds_share_time_and_colours():
+    figure = plots.plot_sounds({"noisy": FRAMES, "clean": FRAMES - 1}, 0.5, 4000)
+    assert [panel.get_title() for panel in figure.axes] == ["noisy", "clean"]
+    limits = FRAMES.min() - 1, FRAMES.max()
+    for panel, frames in zip(figure.axes, (FRAMES, FRAMES - 1), strict=True):
+        image = panel.images[0]
+        np.testing.assert_array_equal(image.get_array(), frames.T)
+        assert image.get_clim() == pytest.approx(limits)
+        assert image.get_extent() == [0, 0.5, 0, 4] and image.origin == "lower"
+
+
 def test_words_of_a_tree_stand_in_a_row_and_phrases_above():
     trees = read_trees("(S (NP (DT the) (NN dog)) (VP (VBZ sleeps)))\n(NP (NN $5))")
     first, second = plots.plot_trees(trees, ["by people", "by the model"], "a sentence").axes
@@ -191,6 +202,7 @@ SERIES, ANIMALS = ["load", "oil"], ["boot", "bag"]
         ("picture_attention", (ONES, MAPS[0], ANIMALS, NAMES), "pictures must be"),
         ("picture_attention", (ONES[:1], MAPS, ANIMALS, NAMES), "the numbers do not fit"),
         ("picture_attention", (ONES, MAPS[:, 1:], ANIMALS, NAMES), "the numbers do not fit"),
+        ("sounds", ({}, 0.5, 4000), "at least one sound"),
         ("spectrogram", (FRAMES[0], 0.5, 4000, None, ["a", "b"]), "there are 2 tokens"),
         ("spectrogram", (FRAMES, 0.5, 4000, np.ones((3, 7)), ["a", "b"]), "there are 2 tokens"),
         ("spectrogram", (FRAMES, 0.5, 4000, np.ones(2), ["a", "b"]), "there are 2 tokens"),
@@ -206,3 +218,19 @@ SERIES, ANIMALS = ["load", "oil"], ["boot", "bag"]
 def test_arguments_that_do_not_fit_are_refused(plot, arguments, message):
     with pytest.raises(ValueError, match=message):
         getattr(plots, f"plot_{plot}")(*arguments)
+
+
+def test_vehicles_are_shaded_by_their_weights_on_one_scale():
+    places = [np.array([[100.0, 4], [130, 8], [60, 0]]), np.array([[0.0, 0], [20, 0]])]
+    weights = [np.array([0.1, 0.5, 0.4]), np.array([0.8, 0.2])]
+    figure = plots.plot_roads(places, weights, ["right", "slower"], title="road")
+    first, second, bar = figure.axes
+    assert [first.get_title(), second.get_title()] == ["right", "slower"]
+    assert [one.get_x() for one in first.patches] == [-2.5, 27.5, -42.5]
+    assert first.patches[0].get_linewidth() > first.patches[1].get_linewidth()
+    light, dark = second.patches[1].get_facecolor(), second.patches[0].get_facecolor()
+    assert dark == colormaps["Oranges"](1.0) and sum(light) > sum(dark)
+    assert bar.get_ylabel() == "attention of the own vehicle"
+    assert figure.get_suptitle() == "road"
+    with pytest.raises(ValueError, match="positions"):
+        plots.plot_roads(places, weights[:1], ["right", "slower"])

@@ -2,12 +2,16 @@
 
 import functools
 import json
+import types
 from typing import NamedTuple
 
 import keras
 import numpy as np
 import pytest
 from helpers import bergamot_model, scripts, tiers
+from support import filters
+from support.scores.separation import si_sdr
+from support.sets import noisy_speech, roads
 from support.sets.chorales import made_chorales, notes
 from support.sets.pictures import made_pictures
 from support.sets.series import made_series
@@ -49,8 +53,16 @@ TASKS = {
     "control": Task(
         "--limit 12 --windows 64 --games 1", ("returns",), {"data": "CartPole", "games": 1}
     ),
+    "denoise": Task("--limit 54 --layers 1", ("spectrograms",), {"data": "made voices"}),
     "detect": Task("--limit 60", ("boxes",), {"data": "scenes of drawn shapes"}),
+    "draw": Task(
+        "--limit 60 --samples 1",
+        ("samples",),
+        {"data": "scenes of drawn shapes", "samples": 40},
+    ),
+    "drive": Task("--limit 6 --drives 3", ("attention",), {"data": "highway-env", "drives": 3}),
     "entities": Task("--limit 60", ("errors",), {"data": "sentences of a small grammar"}),
+    "extract": Task("--limit 60", ("slots",), {"data": "requests of a small grammar"}),
     "forecast": Task(
         "--limit 20 --layers 1 --past 48 --future 24", ("forecast",), {"data": "made"}
     ),
@@ -67,6 +79,7 @@ TASKS = {
         ("similarity",),
         {"pairs": 60, "data": "number words"},
     ),
+    "speak": Task("--limit 6 --layers 1 --updates 2", ("spectrograms",), {"data": "made"}),
     "speech": Task("--limit 8 --layers 1", ("spectrogram",), {"data": "made"}),
     "summarise": Task(
         "--limit 16 --vocab-size 700 --num-layers 1 --d-model 16 --beam-width 1",
@@ -74,13 +87,28 @@ TASKS = {
         {"texts": 16, "data": "made calendars"},
     ),
     "tag": Task("--limit 60", ("confusion",), {}),
+    "video": Task("--limit 60", ("clips",), {"data": "clips of drawn shapes"}),
     "why_self_attention": Task("--rows 64 --longest 64", ("why_self_attention",), {}),
 }
 
 # The nightly suite runs the others, and tests of their artefacts. The full one runs the code of the
 # pages of most of them.
-FULL = ("anomalies", "answer", "detect", "entities", "forecast", "intents", "summarise")
-NEEDS = {"control": "gymnasium", "music": "mido"}
+FULL = (
+    "anomalies",
+    "answer",
+    "denoise",
+    "detect",
+    "draw",
+    "drive",
+    "entities",
+    "extract",
+    "forecast",
+    "intents",
+    "speak",
+    "summarise",
+    "video",
+)
+NEEDS = {"control": "gymnasium", "drive": "highway_env", "music": "mido"}
 
 
 def load(name):
@@ -90,10 +118,20 @@ def load(name):
         script.UPDATES, script.SMALL = 2, {**script.SMALL, "num_layers": 1}
     if name == "why_self_attention":
         script.LENGTH, script.LAYERS, script.DISTANCES = 32, 1, [0, 1, 31]
+    if name == "draw":
+        script.UPDATES, script.BATCH = 2, 8
+        script.SMALL = {**script.SMALL[0], "num_layers": 1}, 16
+    if name == "speak":
+        script.JUDGE = dict(layers=1, epochs=1)
     if name in ("detect", "music"):
         script.UPDATES = 3
     if name == "detect":
         script.CHOOSE = script.MEASURE = 20
+    if name == "video":
+        script.UPDATES, script.BATCH = 2, 8
+        script.CHOOSE = script.MEASURE = 40
+        models = [*script.MODELS.items()][:3]
+        script.MODELS = {key: (read, kinds[:1]) for key, (read, kinds) in models}
     return script
 
 
@@ -140,6 +178,29 @@ def test_an_answer_is_a_part_of_its_passage(finished):
     assert 0.2 < baseline["most words in common, kind given"] < 0.8
 
 
+@pytest.mark.full
+def test_a_text_becomes_a_spectrogram(finished):
+    speak = load("speak").served(finished("speak") / "onnx")
+    texts = ["line 0 two, seven", "line 2 one"]
+    (first, second), (alone,) = speak(texts), speak(texts[1:])
+    assert first.shape[1:] == (128,) and len(first) % 4 == 0
+    np.testing.assert_array_equal(second, alone)
+    assert first.shape != second.shape or np.abs(first - second).max() > 1e-3
+
+
+@pytest.mark.full
+def test_padding_changes_no_frame_of_speech():
+    keras.utils.set_random_seed(7)
+    model = load("speak").make_model(vocab_size=17, layers=1)
+    ids, places = np.array([[5, 7, 4, 11, 3]]), np.linspace(1, 3.9, 13)[None]
+    alone = model({"source_ids": ids, "places": places})
+    inputs = np.pad(ids, [(0, 0), (0, 2)]), np.pad(places, [(0, 0), (0, 3)], constant_values=-1)
+    padded = model(dict(zip(("source_ids", "places"), inputs, strict=True)))
+    assert padded["frames"].shape == (1, 64, 128)
+    for name, length in {"durations": 5, "frames": 52}.items():
+        np.testing.assert_allclose(padded[name][:, :length], alone[name], atol=1e-5)
+
+
 @pytest.mark.nightly
 def test_texts_get_classes_tags_and_vectors(finished):
     (result,) = Predictor(finished("classify") / "onnx").predict(["the film was not good"])
@@ -160,6 +221,30 @@ def test_a_request_gets_its_intent_and_its_slots_in_one_call(finished):
 
 
 @pytest.mark.full
+def test_an_extract_follows_the_schema_after_one_epoch(finished):
+    report = read_report(finished("extract"))
+    assert report["score"]["valid by the schema"] == report["score"]["valid JSON"] == 1
+    assert report["others"]["without the pattern"]["valid JSON"] < 1
+    (line,) = Translator(finished("extract") / "onnx").translate(["play Rain in Rome by Eva"])
+    assert json.loads(line)["intent"] in ("book", "music", "travel", "weather")
+
+
+def test_an_object_has_its_slots_in_the_order_of_the_schema():
+    extract = scripts.load("extract")
+    words, tags = "play a b by c".split(), ["O", "B-song", "I-song", "O", "B-artist"]
+    found = extract.as_object(words, tags, "music")
+    assert list(found.items()) == [("intent", "music"), ("artist", ["c"]), ("song", ["a b"])]
+    lines = [extract.as_text({"intent": "music", "song": ["c"]}), "{"]
+    outcomes = extract.slot_outcomes(lines, [extract.as_text(found)] * 2)
+    assert outcomes["artist"] == {"other type": 1, "missed": 1}
+    assert outcomes["song"] == {"other words": 1, "missed": 1}
+    lines, pattern = [extract.as_text(found), "{", "{}"], types.SimpleNamespace(regex=".?")
+    scores = extract.scores(lines, lines[:1] * 3, pattern)
+    shares = {"exact match": 1, "valid JSON": 2, "valid by the schema": 1}
+    assert scores == {name: count / 3 for name, count in shares.items()}
+
+
+@pytest.mark.full
 def test_the_artefact_reproduces_the_score_of_a_forecast(finished):
     before, after = made_series().windows(past=48, future=24, limit=20)["test"]
     results = Predictor(finished("forecast") / "onnx").predict(np.ascontiguousarray(before))
@@ -177,6 +262,18 @@ def test_the_artefact_reproduces_the_score_of_pictures(finished):
     found = [answer.label for answer in answers]
     right = np.mean([a == sets.labels[n] for a, n in zip(found, classes, strict=True)])
     assert right == read_report(finished("images"))["score"]["accuracy"]
+
+
+@pytest.mark.full
+def test_a_caption_becomes_a_text_of_pieces(finished):
+    folder = finished("draw")
+    assert np.load(folder / "pieces.npy").shape == (16, 16)
+    captions = ["a small disc left of a large ring", "a large disc above a large ring"] * 2
+    texts = Generator(folder / "onnx").generate(captions, seed=3)
+    assert texts[:2] == texts[2:] and texts[0] != texts[1]
+    assert {len(text) for text in texts} == {121}
+    assert {ord(symbol) - 0x4E00 for text in texts for symbol in text} <= {*range(16)}
+    assert 0 < read_report(folder)["temperature"] <= 1
 
 
 @pytest.mark.nightly
@@ -206,6 +303,60 @@ def test_a_melody_is_kept_when_it_is_harmonized(finished):
     assert track.name == "soprano"
     assert found == [pitch for pitch, *_ in notes(melody)]
     assert 0 <= read_report(folder)["others"]["harmonized melodies"]["notes of the chorale"] <= 1
+
+
+@pytest.mark.full
+def test_a_policy_reads_the_other_vehicles_as_a_set(finished):
+    predictor = Predictor(finished("drive") / "onnx")
+    views, _ = roads.demonstrations(1, seed=3)
+    order = np.array([0, *(np.random.default_rng(7).permutation(roads.VEHICLES - 1) + 1)])
+    actions, same = (
+        np.stack([next(iter(result.arrays.values())) for result in predictor.predict(some)])
+        for some in (views, views[:, order])
+    )
+    np.testing.assert_allclose(actions, same, atol=1e-5)
+    assert actions.shape == (len(views), 5) and np.ptp(actions, axis=0).min() > 1e-3
+    baseline = read_report(finished("drive"))["baseline"]
+    assert 20 <= baseline["always slower, mean m/s"] < baseline["the driver model, mean m/s"] < 30
+
+
+@pytest.mark.full
+def test_the_artefact_removes_the_same_noise_as_keras(finished):
+    folder = finished("denoise")
+    script, sets = load("denoise"), noisy_speech.made_voices()
+    draw = np.random.default_rng(7)
+    made = noisy_speech.mixtures(draw, sets.train, sets.test, ["rain", "siren"], 7)
+    noisy = filters.spectra(made.noisy)
+    model = keras.models.load_model(folder / "model.keras", compile=False)
+    expected = model.predict(script.as_rows(noisy), verbose=0)
+    found = script.as_rows(script.served(folder / "onnx")(noisy))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert script.gains(filters.sounds_of(noisy), made) == pytest.approx(0, abs=1e-3)
+    before, clean = script.pairs(made)
+    ratios = -script.ratio_loss(*map(keras.ops.convert_to_tensor, (clean, before))).numpy()
+    np.testing.assert_allclose(ratios, si_sdr(made.noisy, made.clean), atol=0.03)
+
+
+@pytest.mark.full
+def test_the_artefact_reads_a_clip_as_keras_does(finished):
+    folder = finished("video")
+    script, random = load("video"), np.random.default_rng(7)
+    frames = random.random((5, 6, 32, 32)).astype("float32")
+    model = keras.models.load_model(folder / "model.keras", compile=False)
+    expected = model.predict(frames, verbose=0)
+    found = script.served(folder / "onnx", frames)
+    assert {name: array.shape for name, array in found.items()} == {
+        "motion": (5, 8),
+        "moving": (5, 5),
+        "still": (5, 5),
+        "next": (5, 3, 32, 32),
+    }
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, atol=1e-4)
+    report = read_report(folder)
+    assert report["chosen"] in ("factorized attention", "joint attention")
+    baseline = report["baseline"]
+    assert baseline["shifted part, mse"] < baseline["last frame again, mse"]
 
 
 @pytest.mark.full

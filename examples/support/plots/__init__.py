@@ -7,8 +7,9 @@ from support.plots.outcomes import plot_outcomes
 from support.plots.panels import Panel, plot_panels
 from support.plots.piano_roll import plot_piano_rolls
 from support.plots.pictures import plot_picture_attention, plot_picture_rows
+from support.plots.roads import plot_roads
 from support.plots.series import plot_anomalies, plot_forecast, plot_series_attention
-from support.plots.spectrogram import plot_spectrogram
+from support.plots.spectrogram import plot_sounds, plot_spectrogram
 from support.plots.trees import plot_trees
 from support.plots.words import plot_words
 
@@ -25,7 +26,9 @@ __all__ = [
     "plot_piano_rolls",
     "plot_picture_attention",
     "plot_picture_rows",
+    "plot_roads",
     "plot_series_attention",
+    "plot_sounds",
     "plot_spectrogram",
     "plot_trees",
     "plot_words",

@@ -67,3 +67,40 @@ def plot_spectrogram(frames, seconds, hertz, weights=None, tokens=None, title=No
     panels[-1].set_xlabel("time in s")
     figure.suptitle(title)
     return figure
+
+
+def plot_sounds(sounds, seconds, hertz):
+    """Draws the spectrograms of sounds above each other, on one scale of colours.
+
+    Args:
+        sounds: dict from a title to the frames (S, F) of a sound, as in `plot_spectrogram`.
+        seconds: float, the duration of each sound.
+        hertz: float, the highest frequency.
+
+    Returns:
+        `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: there is no sound.
+
+    Example:
+
+    >>> frames = np.zeros((100, 24))
+    >>> [axes.get_title() for axes in plot_sounds({"noisy": frames}, 1.0, 4000).axes]
+    ['noisy']
+    """
+    from matplotlib.figure import Figure
+
+    if not sounds:
+        raise ValueError("sounds is empty. Pass at least one sound.")
+    figure = Figure(figsize=(8, 0.4 + 1.8 * len(sounds)), layout="constrained")
+    panels = figure.subplots(len(sounds), sharex=True, squeeze=False)[:, 0]
+    every = np.concatenate([np.ravel(frames) for frames in sounds.values()])
+    scale = {"vmin": every.min(), "vmax": every.max()}
+    for panel, (title, frames) in zip(panels, sounds.items(), strict=True):
+        extent = (0, seconds, 0, hertz / 1000)
+        options = dict(origin="lower", aspect="auto", cmap="magma", extent=extent)
+        panel.imshow(np.asarray(frames).T, **scale, **options)
+        panel.set(title=title, ylabel="kHz")
+    panels[-1].set_xlabel("time in s")
+    return figure

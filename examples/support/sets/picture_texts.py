@@ -41,12 +41,12 @@ def token_ids(tokenizer, pixels, classes):
     return np.concatenate([start, np.array(digits)[numbers]], axis=1).astype("int32")
 
 
-class OnlyDigits(Constraint):
-    """Allows only digits, which excludes the end token."""
+class OnlyCharacters(Constraint):
+    """Allows only these characters, which excludes the end token."""
 
-    def __init__(self, tokenizer):
-        digits = tokenizer.encode(DIGITS)[1:]
-        self.forbidden = ~np.isin(np.arange(tokenizer.vocab_size), digits)
+    def __init__(self, tokenizer, characters):
+        allowed = tokenizer.encode(characters)[1:]  # without the mark of a text's start
+        self.forbidden = ~np.isin(np.arange(tokenizer.vocab_size), allowed)
 
     def step(self, logits, past, state, known):
         return forbid_tokens(logits, self.forbidden), state

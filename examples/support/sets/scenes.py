@@ -79,7 +79,7 @@ def draw_scenes(items, count, draw):
         placed = []
         for _ in range(draw.integers(1, MOST + 1)):
             which = draw.integers(len(items.classes))
-            item = _without_margin(items.pixels[draw.integers(len(SIZES))][which])
+            item = without_margin(items.pixels[draw.integers(len(SIZES))][which])
             height, width = item.shape
             if not item.size:
                 continue
@@ -111,7 +111,7 @@ def batches(items, size, seed):
         yield tuple(draw_scenes(items, size, draw))
 
 
-def _without_margin(item):
+def without_margin(item):
     """Crops a picture (height, width) to the pixels that are not black."""
     rows, columns = np.flatnonzero(item.any(axis=1)), np.flatnonzero(item.any(axis=0))
     if not len(rows):

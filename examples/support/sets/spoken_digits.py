@@ -9,6 +9,7 @@ import numpy as np
 from support.sets.sound import read_wav
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+PAUSE = ","  # the word of a pause
 RATE = 8000  # samples per second
 TEST, VALID = range(5), range(5, 10)  # numbers of recordings; the test set is the official one
 # Tones of a telephone's keys, in hertz (ITU-T Q.23): one by the row, one by the column.
@@ -109,8 +110,8 @@ def dialled_digits():
     return _sets(numbered, "")
 
 
-def joined(recordings, count, shortest, longest, seed=0):
-    """Makes sequences of digits, each by one speaker, with short pauses of faint noise.
+def sequences(recordings, count, shortest, longest, seed=0):
+    """Draws sequences of digits, each by one speaker, with short pauses of faint noise.
 
     Args:
         recordings: list of `Recording`, to draw from.
@@ -119,16 +120,16 @@ def joined(recordings, count, shortest, longest, seed=0):
         seed: int; the same seed draws the same sequences.
 
     Returns:
-        List of float32 arrays of samples, and list of str, such as "two seven one".
+        List of lists of `Recording`. Each second one is a pause, whose word is ",".
 
     Raises:
         ValueError: there are no recordings, or not 1 <= shortest <= longest.
 
     Example:
 
-    >>> sounds, texts = joined(dialled_digits().test, 2, shortest=3, longest=5)
-    >>> len(texts[0].split()) in (3, 4, 5)
-    True
+    >>> (parts,) = sequences(dialled_digits().test, 1, shortest=3, longest=3)
+    >>> [part.word == PAUSE for part in parts]
+    [False, True, False, True, False]
     """
     if not recordings or not 1 <= shortest <= longest:
         raise ValueError(
@@ -139,14 +140,31 @@ def joined(recordings, count, shortest, longest, seed=0):
     speakers = {}
     for recording in recordings:
         speakers.setdefault(recording.speaker, []).append(recording)
-    names, sounds, texts = sorted(speakers), [], []
+    names, found = sorted(speakers), []
     for _ in range(count):
         of_one = speakers[names[draw.integers(len(names))]]
         chosen = draw.integers(len(of_one), size=draw.integers(shortest, longest + 1))
         parts = []
         for number in chosen:
             pause = draw.normal(0, 10 ** draw.uniform(-4, -2), draw.integers(400, 2000))
-            parts += [pause, of_one[number].samples]
-        sounds.append(np.concatenate(parts[1:]).astype("float32"))  # no pause before the first
-        texts.append(" ".join(of_one[number].word for number in chosen))
-    return sounds, texts
+            one = of_one[number]
+            parts += [Recording(pause.astype("float32"), PAUSE, one.speaker), one]
+        found.append(parts[1:])  # no pause before the first
+    return found
+
+
+def joined(recordings, count, shortest, longest, seed=0):
+    """Makes the sounds of `sequences`, with the same arguments and errors.
+
+    Returns:
+        List of float32 arrays of samples, and list of str, such as "two seven one".
+
+    Example:
+
+    >>> sounds, texts = joined(dialled_digits().test, 2, shortest=3, longest=5)
+    >>> len(texts[0].split()) in (3, 4, 5)
+    True
+    """
+    drawn = sequences(recordings, count, shortest, longest, seed)
+    sounds = [np.concatenate([part.samples for part in parts]) for parts in drawn]
+    return sounds, [" ".join(part.word for part in parts[::2]) for parts in drawn]

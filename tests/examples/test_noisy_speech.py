@@ -1,0 +1,122 @@
+"""Speech in noise, spectra of it, classical filters, and the score."""
+
+import numpy as np
+import pytest
+from support import filters
+from support.scores.separation import si_sdr
+from support.sets import noisy_speech
+from support.sets.noisy_speech import (
+    NOISES,
+    made_voices,
+    mixtures,
+    split_voices,
+    with_other_speeds,
+)
+from support.sets.sound import read_wav, write_wav
+from support.sets.spoken_digits import Recording
+
+
+@pytest.fixture(scope="module")
+def voices():
+    return made_voices(speakers=3)
+
+
+@pytest.mark.parametrize("kind", ["babble", *NOISES])
+def test_noise_has_its_level_and_repeats(kind, voices):
+    made, again = (
+        mixtures(np.random.default_rng(7), voices.train, voices.test, [kind], 5) for _ in range(2)
+    )
+    np.testing.assert_array_equal(made.noisy, again.noisy)
+    noise = made.noisy - made.clean
+    levels = 20 * np.log10(made.clean.std(axis=1) / noise.std(axis=1))
+    np.testing.assert_allclose(levels, made.levels, atol=1e-3)
+    assert made.levels == [0, 5, 10, 0, 5] and made.kinds == [kind] * 5
+    np.testing.assert_allclose(made.noisy.std(axis=1), 1, atol=1e-5)
+    assert np.abs(np.diff(noise, axis=0)).max() > 0.1  # the noises differ
+
+
+def test_kinds_of_noise_are_in_one_set_only():
+    kinds = [*noisy_speech.TRAIN_KINDS, *noisy_speech.VALID_KINDS, *noisy_speech.TEST_KINDS]
+    assert len(kinds) == len({*kinds}) and {*kinds} == {"babble", *NOISES}
+
+
+def test_babble_has_no_recording_of_the_speaker(voices):
+    loud = [one._replace(samples=np.sin(np.arange(3000.0))) for one in voices.test]
+    others = [one for one in loud if one.speaker != "voice 0"]
+    speech = [one for one in voices.train if one.speaker == "voice 0"]
+    same, fewer = (
+        mixtures(np.random.default_rng(3), speech, some, ["babble"], 1) for some in (loud, others)
+    )
+    np.testing.assert_array_equal(same.noisy, fewer.noisy)
+
+
+def test_speakers_of_a_test_are_not_in_training():
+    voices = split_voices(made_voices(), "voice 0")
+    speakers = [{one.speaker for one in speech} for speech, _ in voices.values()]
+    known = {
+        f"voice {number}{speed}" for number in (1, 2, 3, 4) for speed in ("", " 0.85", " 1.18")
+    }
+    assert speakers == [known, {"voice 5"}, {"voice 0"}]
+    used = [{id(one) for one in speech + others} for speech, others in voices.values()]
+    assert sum(map(len, used)) == len(set.union(*used))
+    with pytest.raises(ValueError, match="one of voice 0, voice 1.*; got Eva"):
+        split_voices(made_voices(), "Eva")
+
+
+def test_a_copy_at_another_speed_has_another_pitch():
+    tone = Recording(np.sin(2 * np.pi * 400 * np.arange(8000) / 8000), "one", "Eva")
+    same, fast = with_other_speeds([tone], speeds=[1.25])
+    assert same is tone and fast.speaker == "Eva 1.25" and len(fast.samples) == 6400
+    assert np.abs(np.fft.rfft(fast.samples)).argmax() / len(fast.samples) * 8000 == 500
+
+
+def test_mixtures_that_cannot_be_made_are_refused(voices):
+    alone = [one for one in voices.train if one.speaker == "voice 0"]
+    draw = np.random.default_rng(0)
+    for arguments in (([], voices.test, ["pink"]), (alone, alone, ["babble"])):
+        with pytest.raises(ValueError, match="babble of another speaker"):
+            mixtures(draw, *arguments, 2)
+    with pytest.raises(ValueError, match=r"unknown kinds \['thunder'\]"):
+        mixtures(draw, voices.train, voices.test, ["thunder", "pink"], 2)
+
+
+def test_spectra_agree_with_scipy_and_invert():
+    from scipy.signal import stft
+
+    sounds = np.random.default_rng(5).normal(size=(3, 7 * filters.HOP))
+    found = filters.spectra(sounds)
+    options = dict(nperseg=2 * filters.HOP, boundary=None, padded=False, scaling="spectrum")
+    padded = np.pad(sounds, ((0, 0), (filters.HOP, filters.HOP)))
+    expected = stft(padded, window=filters.WINDOW, **options)[2] * filters.WINDOW.sum()
+    np.testing.assert_allclose(found, expected.transpose(0, 2, 1), atol=1e-3)
+    np.testing.assert_allclose(filters.sounds_of(found), sounds, atol=1e-5)
+    with pytest.raises(ValueError, match=r"multiple of 256.*\(3, 100\)"):
+        filters.spectra(sounds[:, :100])
+
+
+@pytest.mark.parametrize("method", [filters.spectral_subtraction, filters.wiener_filter])
+def test_a_filter_removes_steady_noise(method, voices):
+    made = mixtures(np.random.default_rng(11), voices.train, voices.test, ["white"], 6)
+    sounds = filters.sounds_of(method(filters.spectra(made.noisy)))
+    gain = si_sdr(sounds, made.clean) - si_sdr(made.noisy, made.clean)
+    assert gain.min() > 2
+
+
+def test_the_ratio_ignores_scale_and_counts_noise():
+    random = np.random.default_rng(13)
+    clean = random.normal(size=(2, 5003))
+    noise = random.normal(size=(2, 5003))
+    noise -= (noise * clean).sum(axis=1, keepdims=True) / np.square(clean).sum(1)[:, None] * clean
+    noise *= np.linalg.norm(clean, axis=1)[:, None] / np.linalg.norm(noise, axis=1)[:, None]
+    found = si_sdr(3 * (clean + noise * [[0.1], [1]]), clean)
+    np.testing.assert_allclose(found, [20, 0], atol=1e-6)
+    with pytest.raises(ValueError, match="must be"):
+        si_sdr(clean, clean[:, :7])
+
+
+def test_a_written_sound_is_read_again(tmp_path):
+    samples = np.random.default_rng(17).normal(size=1009)
+    write_wav(tmp_path / "a.wav", samples, 8000)
+    found, rate = read_wav(tmp_path / "a.wav")
+    assert rate == 8000
+    np.testing.assert_allclose(found, 0.9 * samples / np.abs(samples).max(), atol=1e-4)
