@@ -130,9 +130,54 @@ PRETRAINED = Table(
     ],
     "{same_ids:.1%} of the texts have the same ids.",
 )
+FAMILIES = Table(
+    [
+        ("family", "{family}"),
+        ("weights", "{weights}"),
+        ("forward pass", "{difference:.0e}"),
+        ("searches", "{same_searches:.0%}"),
+        ("lines", "{same_lines:.1%}"),
+        ("MB", "{megabytes:.1f}"),
+        ("ms", "{ms:.1f}"),
+        ("ms, PyTorch", "{torch_ms:.1f}"),
+        ("MB, int8", "{int8_megabytes:.1f}"),
+        ("ms, int8", "{int8_ms:.1f}"),
+        ("int8 equal", "{int8_agreement:.1%}"),
+    ],
+    lambda report: report["families"],
+    lambda report: "\n".join(
+        [
+            "Similarities of the sentences in the README of Sentence-Transformers: "
+            f"{', '.join(f'{value:.4f}' for value in row['similarities'])}."
+            for row in report["families"]
+            if "similarities" in row
+        ]
+        + [
+            f"{row['family']}: the machine was shared, with {row['load']:.0f} other programs at "
+            "work, so its times are too long."
+            for row in report["families"]
+            if row.get("load", 0) >= 2
+        ]
+    ),
+)
+FINE_TUNING = Table(
+    [
+        ("task", "{set}"),
+        ("method", "{way}"),
+        ("texts", "{count:,}"),
+        ("trained weights", "{trained:,}"),
+        ("epoch", "{epoch}"),
+        ("test", "{score:.1%}"),
+        ("MB", "{megabytes:.1f}"),
+        ("processor minutes", "{minutes:.1f}"),
+    ],
+    lambda report: sorted(report["runs"], key=lambda run: run["set"]),
+)
 FIRST_EXAMPLE = Table([("seed", "{seed}"), ("right", "{right:.2%}"), ("margin", "{margin}")])
 
 TABLES = {
+    "families": FAMILIES,
+    "fine-tuning": FINE_TUNING,
     "first-example": FIRST_EXAMPLE,
     "little": little,
     "pretrained": PRETRAINED,

@@ -64,6 +64,18 @@ TRAINING = Table(
         ("ours / rival", "{speedup}"),
     ]
 )
+RECOMPUTATION = Table(
+    [
+        ("size", "{size}"),
+        ("batch x length", "{batch} x {length}"),
+        ("MB, plain", "{rival_peak_memory_mb}"),
+        ("MB, recomputed", "{peak_memory_mb}"),
+        ("ratio", "{memory_ratio:.0%}"),
+        ("s a step, plain", "{rival_step_seconds:.1f}"),
+        ("s a step, recomputed", "{step_seconds:.1f}"),
+        ("plain / recomputed", "{speedup}"),
+    ]
+)
 
 
 # Translation.
@@ -250,6 +262,7 @@ TABLES = {
     "search": SEARCH,
     "serving": serving,
     "serving-random": serving,
+    "recomputation": RECOMPUTATION,
     "training": TRAINING,
     "web": WEB,
 }

@@ -1,6 +1,7 @@
 """Patterns: how many outputs of an untrained model are valid, and what a pattern costs.
 
     python benchmarks/patterns.py --work FOLDER --output benchmarks/results/patterns.json
+    python benchmarks/patterns.py ... --costs    # the costs alone; folders of an earlier run stay
 
 - Valid: five JSON schemas, three regular expressions and two lists of choices; greedy search, beam
   search and sampling, in Keras, ONNX Runtime and LiteRT. `jsonschema` and `re` judge.
@@ -155,7 +156,8 @@ def costs(work, rounds):
             minimum = 0 if constraints else length
             search = kt.BeamSearch(4, constraints=constraints, min_length=minimum)
             folder = work / f"{vocab_size}-{name}"
-            export_onnx(model, folder, search=search, max_length=length, verbose=False)
+            if not folder.exists():
+                export_onnx(model, folder, search=search, max_length=length, verbose=False)
             row[f"{name}_mb"] = bench.size(folder) / 1e6
             session = open_session(read_artefact(folder))
 
@@ -177,9 +179,11 @@ def costs(work, rounds):
 
 def main():
     parser = bench.Parser(__doc__, "work", "rounds", rounds=7)
+    parser.add_argument("--costs", action="store_true", help="keep the valid outputs in --output")
     args = parser.parse_args()
     report = {"rounds": args.rounds, "outputs": ROWS}
-    report["valid"] = list(validity(args.work))
+    kept = args.costs and json.loads(args.output.read_text("utf-8"))["valid"]
+    report["valid"] = kept or list(validity(args.work))
     report["costs"] = list(costs(args.work, args.rounds))
     bench.finish(args, "patterns", report)
 

@@ -50,7 +50,7 @@ def page_table(name):
 
 
 def headline():
-    """Returns the README's three figures, each with a link to its page."""
+    """Returns the README's four figures, each with a link to its page."""
     bleu = [read("multi30k_tiny_seed1")["scores"]["test.2016"]["bleu"]]
     for name, run in read("recipes")["runs"].items():
         if name.startswith("plain-"):
@@ -64,7 +64,18 @@ def headline():
         "published for the same text-only model: [quality][benchmarks/quality].\n"
         f"- **{onnx['differing']} of {report['sentences']:,} translations differ** between Keras "
         "and ONNX Runtime in float32, beam 5:\n  [export][benchmarks/export].\n"
-        f"{speed_line(read('peers'))}"
+        f"{families_line(read('families')['families'])}\n{speed_line(read('peers'))}"
+    )
+
+
+def families_line(rows):
+    """Returns the line on published families: of random models, one row for each."""
+    made = [row for row in rows if row["weights"] == "random"]
+    difference = max(row.get("difference", 0) for row in made)
+    equal = min(row.get("same_searches", 1) for row in made)
+    return (
+        f"- **{len(made)} published families** (random weights) equal `transformers` to "
+        f"{difference:.0e}, and {equal:.0%} of searches: [families][benchmarks/families]."
     )
 
 

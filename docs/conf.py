@@ -3,12 +3,14 @@
 import importlib.metadata
 import inspect
 import os
+import pathlib
 import re
 
 # Before Keras is imported, by autodoc and by the gallery.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import jupytext
 from matplotlib.figure import Figure
 from sphinx_gallery.scrapers import figure_rst
 
@@ -87,6 +89,19 @@ sphinx_gallery_conf = {
 }
 
 
+def notebooks(app):
+    """Writes `notebooks/NAME.ipynb` for each guide NAME that links its notebook."""
+    folder = pathlib.Path(app.srcdir, "notebooks")
+    folder.mkdir(exist_ok=True)
+    for page in pathlib.Path(app.srcdir, "guides").glob("*.md"):
+        text = page.read_text("utf-8")
+        link = f"[Notebook](../notebooks/{page.stem}.ipynb)"
+        if link in text:
+            absolute = rf"]({html_baseurl}guides/\1.html"
+            text = re.sub(r"\]\((?!http)([\w./]+)\.md", absolute, text.replace(link, ""))
+            jupytext.write(jupytext.reads(text, "md"), folder / f"{page.stem}.ipynb")
+
+
 def full_signature(app, what, name, obj, options, signature, return_annotation):
     """The constructor's own signature: Keras hides it behind a `__new__` that takes anything."""
     if what != "class" or not inspect.isfunction(obj.__init__):
@@ -115,5 +130,6 @@ def markdown(app, what, name, obj, options, lines):
 
 
 def setup(app):
+    app.connect("builder-inited", notebooks)
     app.connect("autodoc-process-signature", full_signature)
     app.connect("autodoc-process-docstring", markdown)

@@ -3,11 +3,14 @@
 All guides run in one folder, one after the other, as a reader copies them.
 """
 
+import json
 import pathlib
+import runpy
 import shutil
 import subprocess
 import sys
 import time
+import types
 from typing import NamedTuple
 
 import pytest
@@ -35,6 +38,16 @@ def saved(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A folder with folders of published weights, small and random."""
+    from helpers import minilm_folder  # skips without `transformers`
+
+    folder = tmp_path_factory.mktemp("published")
+    minilm_folder.write(folder / "minilm")
+    return folder
+
+
 class Guide(NamedTuple):
     """Settings that run a guide in seconds, and the files that it writes.
 
@@ -42,12 +55,14 @@ class Guide(NamedTuple):
         leaves: paths of files that the guide writes.
         smaller: dict from text of the page to its replacement.
         starts_from: files of earlier guides.
+        weights: folders of published weights.
         serves: bool, whether importing a framework fails.
     """
 
     leaves: tuple[str, ...] = ()
     smaller: dict[str, str] = {}
     starts_from: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
     serves: bool = False
 
 
@@ -121,6 +136,25 @@ GUIDES = {
     ),
     "layers": Guide(("classifier.keras",)),
     "weights_from_elsewhere": Guide(("from_elsewhere.keras",)),
+    "classify_texts": Guide(
+        ("out/requests/artefact.json",), {"epochs=15": "epochs=1"}, weights=("minilm",)
+    ),
+    "tag_words": Guide(
+        ("out/entities/artefact.json",), {"epochs=25": "epochs=1"}, weights=("minilm",)
+    ),
+    "rerank": Guide(
+        ("out/reranker_tuned/artefact.json",), {"epochs=30": "epochs=1"}, weights=("minilm",)
+    ),
+    "embed": Guide(
+        ("out/minilm/artefact.json", "out/codes/artefact.json"),
+        {"epochs=15": "epochs=1"},
+        weights=("minilm",),
+    ),
+    "summarize": Guide(
+        ("out/corrector/artefact.json",),
+        {"epochs=100": "epochs=1", "num_layers=2": "num_layers=1"},
+    ),
+    "read_pictures": Guide(("out/squares/artefact.json",), {"epochs=20": "epochs=1"}),
     "service": Guide(("ask.py",)),
 }
 
@@ -142,11 +176,15 @@ def run(folder, request):
 
     def run_guide(name, **smaller):
         guide = GUIDES[name]
-        for file in guide.starts_from:
+        for file in (*guide.starts_from, *guide.weights):
             if not (folder / file).exists():
-                source = request.getfixturevalue("saved") / file
+                made = "published" if file in guide.weights else "saved"
+                source = request.getfixturevalue(made) / file
                 (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / file)
-        code = guides.script((FOLDER / f"{name}.md").read_text("utf-8"), guide.smaller | smaller)
+        page = (FOLDER / f"{name}.md").read_text("utf-8")
+        if "import transformers" in page:
+            pytest.importorskip("transformers")
+        code = guides.script(page, guide.smaller | smaller)
         start = time.time()
         guides.run(code, folder, FRAMEWORKS if guide.serves else ())
         written = {path for path in guide.leaves if (folder / path).exists()}
@@ -207,6 +245,28 @@ def test_an_empty_line_has_no_vector(run):
 def test_every_guide_is_run():
     pages = {path.stem for path in FOLDER.glob("*.md")} - {"index"}
     assert pages - {"whisper"} <= GUIDES.keys()  # needs the weights of Whisper
+
+
+def test_a_notebook_has_the_code_and_the_links_of_its_page(tmp_path):
+    pytest.importorskip("jupytext")
+    (tmp_path / "guides").mkdir()
+    text = "# A\n\n[Notebook](../notebooks/a.ipynb)\n\n[b](b.md#c), [d](https://d.md)\n\n"
+    text += (
+        "```python\nx = 1\n\ny = 2\n```\n\nThen:\n\n```python\nprint(x)\n```\n\n```text\n1\n```\n"
+    )
+    (tmp_path / "guides/a.md").write_text(text, "utf-8")
+    (tmp_path / "guides/b.md").write_text("# B\n", "utf-8")
+    conf = runpy.run_path(str(FOLDER.parent / "conf.py"))
+    conf["notebooks"](types.SimpleNamespace(srcdir=tmp_path))
+    (path,) = (tmp_path / "notebooks").iterdir()
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    told = "".join(
+        line for cell in cells if cell["cell_type"] == "markdown" for line in cell["source"]
+    )
+    assert path.name == "a.ipynb" and code == ["x = 1\n\ny = 2", "print(x)"]
+    assert f"({conf['html_baseurl']}guides/b.html#c), [d](https://d.md)" in told
+    assert "ipynb" not in told and "```text\n1\n```" in told
 
 
 def test_a_page_becomes_a_script():

@@ -1,6 +1,7 @@
 """The code of every task page runs from top to bottom, on little data.
 
-The full suite runs each task once: its page here, or its script in `examples/test_task_scripts.py`.
+The full suite runs most tasks once: a page here, or a script in `examples/test_task_scripts.py`.
+Others, whose models have the parts of these, run at night.
 """
 
 import pathlib
@@ -37,11 +38,10 @@ SMALLER = {
 
 
 AS_SCRIPTS = ("answer", "detect", "forecast", "summarise")
+AT_NIGHT = ("classify_series", "music", "parse", "tag", "why_self_attention")
 
 
-@pytest.mark.parametrize(
-    "name", tiers.quick(SMALLER, nightly=(*AS_SCRIPTS, "music", "parse", "why_self_attention"))
-)
+@pytest.mark.parametrize("name", tiers.quick(SMALLER, nightly=(*AS_SCRIPTS, *AT_NIGHT)))
 def test_the_code_of_a_task_page_runs(tmp_path, name):
     page = (ROOT / "docs" / "tasks" / f"{name}.md").read_text("utf-8")
     examples = f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r})\n"
