@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 
 from keras_transformer.export.artefact.signature import TOKENIZER_FILE
 from keras_transformer.export.serving.clients import Shares
-from keras_transformer.export.serving.limits import on_thread_if_large
+from keras_transformer.export.serving.limits import THREAD_BYTES, on_thread_if_large
 from keras_transformer.export.serving.refusals import Invalid, Late, WorkerLost
 from keras_transformer.text.json_tokenizer import load_tokenizer
 from keras_transformer.types import StrPath
@@ -207,7 +207,7 @@ class LineQueue:
         """
         count = min(len(items), NEXT_LINES, self.shares.limit)
         self.shares.check(client, count)
-        lengths = await on_thread_if_large(SEEN * len(items), self._measure, items)
+        lengths = await on_thread_if_large(_characters(items), self._measure, items)
         self.shares.check(client, count)
         request = QueuedRequest(items, lengths, options, receive, client)
         if not items:
@@ -376,6 +376,12 @@ class LineQueue:
         self._requests.append(first)
         self._count()
         return batch
+
+
+def _characters(items: Lines) -> int:
+    """Returns about how many characters are read to measure lines."""
+    first = (item[:SEEN] for item in items[:THREAD_BYTES] if isinstance(item, (str, bytes)))
+    return len(items) + sum(map(len, first))
 
 
 def make_measure(folder: StrPath) -> Measure:

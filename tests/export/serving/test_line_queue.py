@@ -377,7 +377,7 @@ def test_the_room_is_checked_again_after_lines_were_measured():
 
     async def test(queue, sender):
         tasks = await begun(queue, sender, [1])
-        late = asyncio.create_task(queue.submit([2] * 101))
+        late = asyncio.create_task(queue.submit(["some words"] * 101))
         assert await asyncio.to_thread(measured.wait, 60)
         tasks.append(asyncio.create_task(queue.submit([3])))
         await settled()
