@@ -163,13 +163,25 @@ def memory():
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """Seeds the fixtures that the test is the first to use."""
+    seed()
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """Seeds each test, so that it draws the same numbers alone or with others."""
+    seed()
+
+
+def seed():
     keras = sys.modules.get("keras")
     if keras is None:  # no collected file imports it
         return
     keras.utils.set_random_seed(20170612)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(20170612)
     if keras.backend.backend() == "tensorflow" and "KT_TEST_OPTIMIZE" not in os.environ:
         processes.skip_graph_optimizers()
 
