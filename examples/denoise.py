@@ -7,7 +7,8 @@ Each frame of the noisy sound is a token. Attention compares it with all other f
 a complex factor for each frequency of a frame: it changes loudness and phase. The inverse transform
 returns the sound. The speaker and the kinds of noise of the test do not occur in training. Another
 speaker and other kinds choose the epoch and the settings of the baselines, which are spectral
-subtraction and a Wiener filter. ONNX Runtime removes the noise of the test set.
+subtraction and a Wiener filter. ONNX Runtime removes the noise of the test set, and the recognizer
+of `speech.py`, which knows clean sound only, writes what it hears.
 """
 
 import os
@@ -18,11 +19,13 @@ from itertools import product
 
 import keras
 import numpy as np
+import speech
 from keras import ops
 from support import filters
 from support.plots import plot_sounds
 from support.recipes import learning_rate
 from support.scores.separation import si_sdr
+from support.scores.word_errors import word_error_rate
 from support.sets import noisy_speech
 from support.sets.sound import log_bands, write_wav
 from support.sets.spoken_digits import RATE, spoken_digits
@@ -33,7 +36,6 @@ from keras_transformer import export
 from keras_transformer.export.runtime import Predictor
 
 D_MODEL = 96  # size of the vectors
-BATCH = 4
 BINS = filters.HOP + 1  # frequencies of a frame
 # The settings that are tried: quantile of the noise, its factor, least gain, and memory.
 GRID = (0.3, 0.5, 0.7), (1, 2, 4), (0.03, 0.1), (0.6, 0.8, 0.9)
@@ -72,41 +74,12 @@ def ratio_loss(clean, rows):
 LOSSES = {"ratio": ratio_loss, "spectrum": "mean_absolute_error"}
 
 
-class FreshMixtures(keras.utils.PyDataset):
-    """Batches of new mixtures in each epoch."""
-
-    def __init__(self, voices, steps, seed):
-        super().__init__()
-        self.voices, self.steps, self.seed, self.epoch = voices, steps, seed, 0
-
-    def __len__(self):
-        return self.steps
-
-    def __getitem__(self, step):
-        draw = np.random.default_rng([self.seed, self.epoch, step])
-        kinds = draw.permutation(noisy_speech.TRAIN_KINDS)
-        return pairs(noisy_speech.mixtures(draw, *self.voices, kinds, BATCH))
-
-    def on_epoch_end(self):
-        self.epoch += 1
-
-
-def as_rows(spectra):
-    """Returns real and imaginary parts, float32 (N, S, 2 F), of spectra (N, S, F)."""
-    return np.concatenate([spectra.real, spectra.imag], axis=-1)
-
-
-def pairs(made):
-    """Returns the rows of noisy and of clean sounds."""
-    return tuple(as_rows(filters.spectra(sounds)) for sounds in (made.noisy, made.clean))
-
-
 def served(folder):
     """Returns a function from noisy to clean spectra (N, S, F): the model of an export."""
     predictor = Predictor(folder)
 
     def transformer(noisy):
-        results = predictor.predict(as_rows(noisy))
+        results = predictor.predict(filters.rows_of(noisy))
         rows = np.stack([next(iter(result.arrays.values())) for result in results])
         return rows[..., :BINS] + 1j * rows[..., BINS:]
 
@@ -142,6 +115,15 @@ def by_group(better, groups):
     }
 
 
+def heard_errors(transcribe, made, sounds, level):
+    """Returns the word error rates of sounds, all at the standard deviation `level`."""
+    sounds = {"noisy": made.noisy, "clean": made.clean, **sounds}
+    return {
+        name: word_error_rate(transcribe([level * one / one.std() for one in some]), made.texts)
+        for name, some in sounds.items()
+    }
+
+
 def show(run, made, sounds):
     """Plots the first mixture, and writes the first one of each kind as WAV files."""
     drawn = {"noisy": made.noisy[0], "clean": made.clean[0], **{n: s[0] for n, s in sounds.items()}}
@@ -154,7 +136,7 @@ def show(run, made, sounds):
 
 
 def main(argv=None):
-    parser = make_parser("denoise", __doc__, epochs=18)
+    parser = make_parser("denoise", __doc__, epochs=30)
     add = parser.add_argument
     add("--layers", type=int, default=3, help="encoder blocks; default: 3")
     add("--updates", type=int, help="per epoch; default: 300, or 20 of synthetic voices")
@@ -176,9 +158,9 @@ def main(argv=None):
         rate = learning_rate(peak=1e-3, warmup_steps=warmup, anneal=True, updates=updates)
         optimizer = keras.optimizers.AdamW(rate, weight_decay=0.01, global_clipnorm=5.0)
         model.compile(optimizer, loss=LOSSES[args.loss], metrics=[ratio_loss])
-        data = FreshMixtures(voices["train"], args.updates, args.seed)
+        data = noisy_speech.FreshMixtures(voices["train"], args.updates, args.seed)
         options = dict(epochs=args.epochs, best="val_ratio_loss")
-        run.fit(model, data, validation_data=pairs(valid), **options)
+        run.fit(model, data, validation_data=noisy_speech.row_pairs(valid), **options)
         export.export_onnx(model, run.path / "onnx")
 
         # From here on, ONNX Runtime removes the noise.
@@ -195,6 +177,9 @@ def main(argv=None):
             better = {name: gains(some, made) for name, some in sounds.items()}
             gained |= by_group(better, made.kinds)
         gained |= by_group(better, [f"{level} dB" for level in made.levels])  # of new kinds
+        transcribe = speech.trained_recognizer(args, sets)
+        level = np.mean([one.samples.std() for one in sets.train])
+        gained["word error rate"] = heard_errors(transcribe, made, sounds, level)
         show(run, made, sounds)
         gain, *simple = [float(some.mean()) for some in better.values()]
         baseline = dict(zip([*methods][1:], simple, strict=True))

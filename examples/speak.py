@@ -13,8 +13,6 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
-import argparse
-
 import keras
 import numpy as np
 import speech
@@ -43,10 +41,10 @@ from support.units import joined_units
 
 import keras_transformer as kt
 from keras_transformer import export
-from keras_transformer.export.runtime import Predictor, Transcriber
+from keras_transformer.export.runtime import Predictor
 
 D_MODEL = 96  # size of the vectors
-JUDGE = dict(layers=3, epochs=10)  # of the recognizer, as `speech.py` has them
+SPEAKER_BANDS = 24  # of the spectra that tell voices apart
 WAVES = 16  # of a place in its token
 
 
@@ -92,30 +90,22 @@ def train(args, run, tokenizer, recordings, valid):
     return model
 
 
+def spectra_of(sounds):
+    return [log_bands(sound, SPEAKER_BANDS) for sound in sounds]
+
+
 def trained_judge(args, sets):
-    """Trains the model of `speech.py`; returns functions from sounds to texts and to speakers."""
-    own = argparse.Namespace(**{**vars(args), **JUDGE, "output": args.output / "recognizer"})
-    own.bands, own.sequences = (24, 8000) if args.data else (64, 3000)
-    tokenizer = word_tokenizer([])
-    with TaskRun(own) as run:
-        model = speech.train(own, run, sets, tokenizer)
-        lengths = dict(max_length=10, max_source_length=speech.LONGEST * speech.MOST_FRAMES)
-        export.export_onnx(model, run.path / "onnx", tokenizer, kt.BeamSearch(4), **lengths)
-    transcriber = Transcriber(run.path / "onnx")
-    drawn = sequences(sets.train, own.limit or 1200, 1, LONGEST)
-
-    def frames_of(sounds):
-        return [log_bands(sound, own.bands) for sound in sounds]
-
-    known = frames_of(map(sound_of_parts, drawn)), [parts[0].speaker for parts in drawn]
+    """Trains the model of `speech.py`; returns a function of sounds and their sequences."""
+    transcribe = speech.trained_recognizer(args, sets)
+    drawn = sequences(sets.train, args.limit or 1200, 1, LONGEST)
+    known = spectra_of(map(sound_of_parts, drawn)), [parts[0].speaker for parts in drawn]
 
     def judge(sounds, drawn):
         """Returns the word error rate, and the share of sounds with the voice of their speaker."""
-        frames = frames_of(sounds)
         texts = [" ".join(part.word for part in parts[::2]) for parts in drawn]
-        voices = series_classes(*known, frames)
+        voices = series_classes(*known, spectra_of(sounds))
         right = [voice == parts[0].speaker for voice, parts in zip(voices, drawn, strict=True)]
-        return word_error_rate(transcriber.transcribe(frames), texts), float(np.mean(right))
+        return word_error_rate(transcribe(sounds), texts), float(np.mean(right))
 
     return judge
 

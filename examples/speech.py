@@ -13,6 +13,8 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors still raise exceptions
 
+import argparse
+
 import keras
 import numpy as np
 from support.baselines import series_classes
@@ -29,6 +31,7 @@ from keras_transformer.export.runtime import Transcriber
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 
 D_MODEL = 64  # size of the vectors
+EPOCHS, LAYERS = 10, 3
 LONGEST = 5  # digits in a sequence
 MOST_FRAMES = 500  # of a digit and the silence before it: five seconds
 
@@ -72,6 +75,42 @@ def train(args, run, sets, tokenizer):
     return model
 
 
+def make_recognizer(args, run, sets):
+    """Trains and exports a model; returns it with its tokenizer."""
+    texts = joined(sets.train, 1000, 1, LONGEST)[1]  # to collect the words
+    options = {"byte_fallback": False, "hard_vocab_limit": False}
+    tokenizer = kt.Tokenizer.train(texts, vocab_size=40, **options)  # one piece per word
+    model = train(args, run, sets, tokenizer)
+    lengths = dict(max_length=2 * LONGEST, max_source_length=LONGEST * MOST_FRAMES)
+    export.export_onnx(model, run.path / "onnx", tokenizer, kt.BeamSearch(beam_width=4), **lengths)
+    return model, tokenizer
+
+
+def complete(args):
+    """Adds the settings that depend on the data."""
+    args.sequences = args.sequences or (8000 if args.data else 3000)
+    args.bands = 24 if args.data else 64  # per frame; the tones of keys are close together
+
+
+def trained_recognizer(task, sets):
+    """Trains a model with the usual settings, for the script of another task.
+
+    Args:
+        task: arguments of the other task: `data`, `limit`, `seed` and `output`.
+        sets: `RecordingSets`.
+
+    Returns:
+        Function from a list of sounds to their texts. ONNX Runtime computes them.
+    """
+    own = {**vars(task), "layers": LAYERS, "epochs": EPOCHS, "sequences": None}
+    args = argparse.Namespace(**{**own, "output": task.output / "recognizer"})
+    complete(args)
+    with TaskRun(args) as run:
+        make_recognizer(args, run, sets)
+    transcriber = Transcriber(args.output / "onnx")
+    return lambda sounds: transcriber.transcribe([log_bands(s, args.bands) for s in sounds])
+
+
 def draw(run, model, tokenizer, sound, frames, text):
     """Plots the spectrogram, and the cross-attention of each written word to it."""
     ids = tokenizer.encode(text)
@@ -85,27 +124,16 @@ def draw(run, model, tokenizer, sound, frames, text):
 
 
 def main(argv=None):
-    parser = make_parser("speech", __doc__, epochs=10)
-    parser.add_argument("--layers", type=int, default=3, help="encoder blocks; default: 3")
+    parser = make_parser("speech", __doc__, epochs=EPOCHS)
+    parser.add_argument(
+        "--layers", type=int, default=LAYERS, help=f"encoder blocks; default: {LAYERS}"
+    )
     parser.add_argument("--sequences", type=int, help="default: 8000, or 3000 of tones")
     args = parse(parser, argv)
-    args.sequences = args.sequences or (8000 if args.data else 3000)
-    args.bands = 24 if args.data else 64  # per frame; the tones of keys are close together
+    complete(args)
     with TaskRun(args) as run:
         sets = spoken_digits(args.data / "speech") if args.data else dialled_digits()
-        texts = joined(sets.train, 1000, 1, LONGEST)[1]  # to collect the words
-        options = {"byte_fallback": False, "hard_vocab_limit": False}
-        tokenizer = kt.Tokenizer.train(texts, vocab_size=40, **options)  # one piece per word
-        model = train(args, run, sets, tokenizer)
-        search = kt.BeamSearch(beam_width=4)
-        export.export_onnx(
-            model,
-            run.path / "onnx",
-            tokenizer,
-            search,
-            max_length=2 * LONGEST,
-            max_source_length=LONGEST * MOST_FRAMES,
-        )
+        model, tokenizer = make_recognizer(args, run, sets)
 
         # From here on, ONNX Runtime predicts.
         transcriber = Transcriber(run.path / "onnx")

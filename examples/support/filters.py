@@ -35,6 +35,11 @@ def spectra(sounds):
     return np.fft.rfft(frames * WINDOW).astype("complex64")
 
 
+def rows_of(spectra):
+    """Returns real and imaginary parts, float32 (N, S, 2 F), of spectra (N, S, F)."""
+    return np.concatenate([spectra.real, spectra.imag], axis=-1)
+
+
 def sounds_of(spectra):
     """Returns the sounds (N, L) of spectra (N, S, F): the inverse of `spectra`.
 

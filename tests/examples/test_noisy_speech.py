@@ -32,7 +32,26 @@ def test_noise_has_its_level_and_repeats(kind, voices):
     np.testing.assert_allclose(levels, made.levels, atol=1e-3)
     assert made.levels == [0, 5, 10, 0, 5] and made.kinds == [kind] * 5
     np.testing.assert_allclose(made.noisy.std(axis=1), 1, atol=1e-5)
+    assert len(made.texts) == 5 and all(made.texts)
     assert np.abs(np.diff(noise, axis=0)).max() > 0.1  # the noises differ
+
+
+def test_a_text_has_all_words_of_its_sound_and_no_word_is_cut():
+    draw = np.random.default_rng(1)
+    tones = [np.full(size, size, "float32") for size in (3000, 5000, 9000)]
+    spoken = [
+        Recording(tone + draw.normal(size=len(tone)), word, "Eva")
+        for tone, word in zip(tones, ("one", "two", "three"), strict=True)
+    ]
+    for _ in range(20):
+        sound, text = noisy_speech.utterance(draw, spoken)
+        inside = np.diff(np.concatenate([[0], sound != 0, [0]]))
+        sizes = np.flatnonzero(inside < 0) - np.flatnonzero(inside > 0)
+        named = {"one": 3000, "two": 5000, "three": 9000}
+        assert sizes.tolist() == [named[word] for word in text.split()]
+    long = spoken[0]._replace(samples=draw.normal(size=40000))
+    sound, text = noisy_speech.utterance(draw, [long])
+    assert text == "one" and sound[-1] != 0 and len(sound) == noisy_speech.LENGTH
 
 
 def test_kinds_of_noise_are_in_one_set_only():

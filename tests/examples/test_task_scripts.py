@@ -121,8 +121,8 @@ def load(name):
     if name == "draw":
         script.UPDATES, script.BATCH = 2, 8
         script.SMALL = {**script.SMALL[0], "num_layers": 1}, 16
-    if name == "speak":
-        script.JUDGE = dict(layers=1, epochs=1)
+    if name in ("denoise", "speak"):
+        script.speech.EPOCHS = script.speech.LAYERS = 1
     if name in ("detect", "music"):
         script.UPDATES = 3
     if name == "detect":
@@ -328,11 +328,11 @@ def test_the_artefact_removes_the_same_noise_as_keras(finished):
     made = noisy_speech.mixtures(draw, sets.train, sets.test, ["rain", "siren"], 7)
     noisy = filters.spectra(made.noisy)
     model = keras.models.load_model(folder / "model.keras", compile=False)
-    expected = model.predict(script.as_rows(noisy), verbose=0)
-    found = script.as_rows(script.served(folder / "onnx")(noisy))
+    expected = model.predict(filters.rows_of(noisy), verbose=0)
+    found = filters.rows_of(script.served(folder / "onnx")(noisy))
     np.testing.assert_allclose(found, expected, atol=1e-4)
     assert script.gains(filters.sounds_of(noisy), made) == pytest.approx(0, abs=1e-3)
-    before, clean = script.pairs(made)
+    before, clean = noisy_speech.row_pairs(made)
     ratios = -script.ratio_loss(*map(keras.ops.convert_to_tensor, (clean, before))).numpy()
     np.testing.assert_allclose(ratios, si_sdr(made.noisy, made.clean), atol=0.03)
 

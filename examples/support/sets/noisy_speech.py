@@ -1,13 +1,15 @@
 """Speech in noise, mixed at a level in dB, and synthetic voices.
 
-Shapes: N mixtures, L samples.
+Shapes: N mixtures, L samples, S frames, F frequencies.
 """
 
 from itertools import product
 from typing import NamedTuple
 
+import keras
 import numpy as np
 from scipy.signal import oaconvolve
+from support.filters import rows_of, spectra
 from support.sets.spoken_digits import RATE, WORDS, Recording, RecordingSets
 
 LENGTH = 2**14  # samples of a mixture: two seconds
@@ -128,12 +130,14 @@ class Mixtures(NamedTuple):
         noisy, clean: float32 (N, L).
         kinds: list of N str, the kinds of noise.
         levels: list of N int, the dB of the speech above the noise.
+        texts: list of N str, such as "two seven one".
     """
 
     noisy: np.ndarray
     clean: np.ndarray
     kinds: list[str]
     levels: list[int]
+    texts: list[str]
 
 
 def utterance(draw, recordings):
@@ -144,15 +148,18 @@ def utterance(draw, recordings):
         recordings: list of `Recording` of one speaker.
 
     Returns:
-        float (L,). The last recording may be cut.
+        float (L,), and str, its words. Only a first recording that is longer than L is cut.
     """
-    parts, size = [], 0
-    while size < LENGTH:
-        samples = recordings[draw.integers(len(recordings))].samples
-        gain = draw.uniform(0.7, 1.4) / (samples.std() + 1e-6)
-        parts += [np.zeros(draw.integers(400, 2400)), gain * samples]
-        size += len(parts[-1]) + len(parts[-2])
-    return np.concatenate(parts)[:LENGTH]
+    sound, words, size = np.zeros(LENGTH), [], 0
+    while True:
+        one = recordings[draw.integers(len(recordings))]
+        gain = draw.uniform(0.7, 1.4) / (one.samples.std() + 1e-6)
+        begin = size + draw.integers(400, 2400)
+        size = begin + len(one.samples)
+        if words and size > LENGTH:
+            return sound, " ".join(words)
+        sound[begin:size] = gain * one.samples[: LENGTH - begin]
+        words.append(one.word)
 
 
 def mixtures(draw, recordings, others, kinds, count):
@@ -189,19 +196,52 @@ def mixtures(draw, recordings, others, kinds, count):
     names, turns = sorted(speakers), list(product(kinds, LEVELS))
     turns = [turns[number % len(turns)] for number in range(count)]
     clean = np.empty((count, LENGTH), "float32")
-    noisy = np.empty_like(clean)
+    noisy, texts = np.empty_like(clean), []
     for row, (kind, level) in enumerate(turns):
         speaker = names[draw.integers(len(names))]
-        speech = utterance(draw, speakers[speaker])
+        speech, text = utterance(draw, speakers[speaker])
+        texts.append(text)
         if kind == "babble":
             voices = [one for one in others if one.speaker != speaker]
-            sound = sum(utterance(draw, voices) for _ in range(5))
+            sound = sum(utterance(draw, voices)[0] for _ in range(5))
         else:
             sound = NOISES[kind](draw, LENGTH)
         sound *= speech.std() / sound.std() / 10 ** (level / 20)
         scale = (speech + sound).std()
         clean[row], noisy[row] = speech / scale, (speech + sound) / scale
-    return Mixtures(noisy, clean, [kind for kind, _ in turns], [level for _, level in turns])
+    kinds, levels = zip(*turns, strict=True)
+    return Mixtures(noisy, clean, [*kinds], [*levels], texts)
+
+
+class FreshMixtures(keras.utils.PyDataset):
+    """Batches of new mixtures in each epoch: rows (N, S, 2 F) of noisy and of clean sounds.
+
+    Args:
+        voices: tuple of two lists of `Recording`: speech, and others for babble.
+        steps: int, batches in an epoch.
+        seed: int.
+        size: int, N. Defaults to 4.
+    """
+
+    def __init__(self, voices, steps, seed, size=4):
+        super().__init__()
+        self.voices, self.steps, self.seed, self.size, self.epoch = voices, steps, seed, size, 0
+
+    def __len__(self):
+        return self.steps
+
+    def __getitem__(self, step):
+        draw = np.random.default_rng([self.seed, self.epoch, step])
+        kinds = draw.permutation(TRAIN_KINDS)
+        return row_pairs(mixtures(draw, *self.voices, kinds, self.size))
+
+    def on_epoch_end(self):
+        self.epoch += 1
+
+
+def row_pairs(made):
+    """Returns rows (N, S, 2 F) of noisy and of clean sounds."""
+    return tuple(rows_of(spectra(sounds)) for sounds in (made.noisy, made.clean))
 
 
 def with_other_speeds(recordings, speeds=(0.85, 1.18)):
@@ -226,7 +266,8 @@ def split_voices(sets, speaker):
     """Divides recordings so that the speakers of the speech differ between the sets.
 
     The speech of the test is by `speaker`, of the validation by the speaker before in the alphabet,
-    of the training by all others, also at other speeds. Babble has other recordings.
+    of the training by all others, also at other speeds. Babble has other recordings. The speech of
+    the test is from the test set, because a recognizer may know the speaker's other recordings.
 
     Args:
         sets: `RecordingSets`, with the same speakers in each.
@@ -253,7 +294,7 @@ def split_voices(sets, speaker):
             [one for one in sets.valid if one.speaker not in (speaker, valid)],
         ),
         "test": (
-            [one for one in every if one.speaker == speaker],
+            [one for one in sets.test if one.speaker == speaker],
             [one for one in sets.test if one.speaker not in (speaker, valid)],
         ),
     }
