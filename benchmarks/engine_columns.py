@@ -175,13 +175,14 @@ def speed_line(report):
         return f"{' to '.join(ends)} times"
 
     batches, threads = {"search": "beam 4"}, report["machine"]["threads"]
+    processor = report["machine"]["processor"].replace("(R)", "").removesuffix(" Processor")
     first, *others = dict.fromkeys(row["precision"] for row in report["rows"])
     speed = f"{times('base', precision=first, **batches)} the speed of CTranslate2"
     base = [f"{times('base', precision=name, **batches)} in {name}" for name in others]
     return (
         f"- **{' and '.join([f'{speed} in {first}', *base])}**, at the paper's base\n  size with "
-        f"random weights and forced lengths (beam 4, batches of 32, {threads} CPU threads, "
-        f"{report['date']}),\n  and {times('tiny', **batches)} at a tiny size: "
+        f"random weights and forced lengths (beam 4, batches of 32, {threads} threads of an "
+        f"{processor}, {report['date']}),\n  and {times('tiny', **batches)} at a tiny size: "
         "[serving][benchmarks/serving]."
     )
 
