@@ -136,9 +136,9 @@ def show(run, made, sounds):
 
 
 def main(argv=None):
-    parser = make_parser("denoise", __doc__, epochs=30)
+    parser = make_parser("denoise", __doc__, epochs=40)
     add = parser.add_argument
-    add("--layers", type=int, default=3, help="encoder blocks; default: 3")
+    add("--layers", type=int, default=4, help="encoder blocks; default: 4")
     add("--updates", type=int, help="per epoch; default: 300, or 20 of synthetic voices")
     add("--loss", choices=LOSSES, default="ratio", help="default: ratio")
     add("--speaker", help="of the test set; default: the last one")
