@@ -258,6 +258,7 @@ TABLES = {
     "litert-integer": LITERT_INTEGER,
     "layers": LAYERS,
     "peers": serving,
+    "peers_intel": serving,
     "threads": THREADS,
     "floor": FLOOR,
     "search": SEARCH,
