@@ -93,7 +93,7 @@ def complete(args):
 
 
 def trained_recognizer(task, sets):
-    """Trains a model with the usual settings, for the script of another task.
+    """Trains a model with the default settings, so that another script can use it.
 
     Args:
         task: arguments of the other task: `data`, `limit`, `seed` and `output`.
