@@ -42,19 +42,18 @@ CONFIG = {
 
 
 def vocabulary(lines=LINES, size=60, **options):
-    """Trains a SentencePiece model with Bergamot's ids: </s> 0, <unk> 1, no begin, no padding."""
+    """Trains a SentencePiece model, by default with Bergamot's ids.
+
+    They are </s> 0, <unk> 1, no begin and no padding.
+    """
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_writer=model,
         vocab_size=size,
-        eos_id=0,
-        unk_id=1,
-        bos_id=-1,
-        pad_id=-1,
         hard_vocab_limit=False,
         minloglevel=2,
-        **options,
+        **{"eos_id": 0, "unk_id": 1, "bos_id": -1, "pad_id": -1, **options},
     )
     return model.getvalue()
 

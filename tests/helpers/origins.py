@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from helpers import published, whisper_folder
 from helpers.published import torch, transformers
+from safetensors.numpy import load_file, save
 
 from keras_transformer.importers import (
     bart,
@@ -442,19 +443,40 @@ def made(tmp_path_factory):
 
 
 def tensors_of(folder):
-    from safetensors.numpy import load_file
-
     return load_file(folder / "model.safetensors")
 
 
-def changed(origin, folder, config=None, tensors=None):
-    """Copies an origin's folder with changes to its configuration or other tensors."""
-    from safetensors.numpy import save_file
+def alter(folder, files):
+    """Changes files of a folder.
 
-    shutil.copytree(origin.folder, folder, dirs_exist_ok=True)
-    read = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps({**read, **(config or {})}), "utf-8")
-    if tensors is not None:
-        tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-        save_file(tensors, folder / "model.safetensors")
+    Args:
+        folder: path.
+        files: dict from a file to its new content; to keys of a JSON object or to tensors, of which
+            `None` removes one; to a function of its old content; or to `None`, which removes it.
+    """
+    for name, change in files.items():
+        path = folder / name
+        if change is None:
+            path.unlink()
+            continue
+        if isinstance(change, dict):
+            change = _merged(path, change)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(change(path.read_bytes()) if callable(change) else change)
     return folder
+
+
+def _merged(path, changes):
+    """Returns the bytes of a file of tensors or a JSON file with other values."""
+    is_json = path.suffix == ".json"
+    old = {} if not path.exists() else json.loads(path.read_bytes()) if is_json else load_file(path)
+    values = {name: value for name, value in {**old, **changes}.items() if value is not None}
+    if is_json:
+        return json.dumps(values).encode()
+    arrays = {name: np.ascontiguousarray(array) for name, array in values.items()}
+    return save(arrays, {"format": "pt"})
+
+
+def altered(source, folder, files):
+    """Copies a folder with changes to its files; see `alter`."""
+    return alter(shutil.copytree(source, folder, dirs_exist_ok=True), files)

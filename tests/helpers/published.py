@@ -8,8 +8,11 @@ import re
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is fetched
 
+import keras
 import numpy as np
 import pytest
+
+import keras_transformer as kt
 
 REASON = "transformers, which this test compares with, is missing"
 torch = pytest.importorskip("torch", reason=REASON)
@@ -75,3 +78,27 @@ def relative(ours, expected):
     ours, expected = np.asarray(ours, "float64"), np.asarray(expected, "float64")
     assert ours.shape == expected.shape and np.isfinite(ours).all()
     return np.abs(ours - expected).max() / np.abs(expected).max()
+
+
+def check_learning(
+    model, folder, inputs, labels=None, rank=None, epochs=5, rate=0.01, pad_id=0, smoothing=0.0
+):
+    """Asserts that `fit` lowers the loss, and that the saved model gives the same outputs.
+
+    Args:
+        model: a Keras model.
+        folder: path of a folder for the saved model.
+        inputs, labels: as in `fit`; or batches of both.
+        rank: int, of LoRA, or `None`.
+        epochs, rate, pad_id, smoothing: of the training.
+    """
+    if rank:
+        model.enable_lora(rank)
+    loss = kt.SequenceCrossentropy(pad_id=pad_id, label_smoothing=smoothing)
+    model.compile(keras.optimizers.Adam(rate), loss)
+    losses = model.fit(inputs, labels, epochs=epochs, verbose=0).history["loss"]
+    assert np.mean(losses[-epochs // 4 :]) < losses[0] - 0.1 and losses[0] < 100
+    model.save(folder / "model.keras")
+    again = keras.saving.load_model(folder / "model.keras")
+    inputs = next(iter(inputs))[0] if labels is None else inputs
+    np.testing.assert_allclose(again(inputs), model(inputs), atol=1e-5)

@@ -1,20 +1,23 @@
-"""Every origin: outputs and searches against `transformers`, damaged tensors, and wrong folders."""
+"""Every origin against `transformers`: outputs, searches, exports; training; wrong folders."""
 
 import itertools
-import json
 import pathlib
+import pickle
 import re
+import zipfile
 
 import numpy as np
 import pytest
 from helpers import origins as table
-from helpers import published, tiers
+from helpers import published, tiers, whisper_folder
 from helpers.origins import CASES, FOLDERS, GENERATING, MAX_LENGTH
 from helpers.published import torch, transformers
 
 import keras_transformer as kt
 from keras_transformer import importers
-from keras_transformer.importers import checkpoint
+from keras_transformer.export import export_onnx
+from keras_transformer.export.runtime import open_runner
+from keras_transformer.importers import checkpoint, marian, whisper
 from keras_transformer.importers.__main__ import ORIGINS, main
 
 
@@ -69,6 +72,59 @@ def test_searches_equal_generate(origins, name, beams):
     assert len(set(map(tuple, ours))) > 5  # texts differ
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "name, beams, layout",
+    [
+        ("marian", 4, "loop"),
+        ("gpt2", 1, "loop"),
+        ("whisper", 4, "loop"),
+        ("moonshine", 4, "loop"),
+        tiers.nightly("whisper", 4, "steps"),
+        tiers.nightly("moonshine", 4, "steps"),
+    ],
+)
+def test_onnx_runtime_equals_generate(origins, name, beams, layout, tmp_path):
+    origin = origins(name)
+    options = {"max_length": MAX_LENGTH, "layout": layout, "verbose": False}
+    if name == "whisper":
+        options["max_source_length"] = whisper_folder.FRAMES
+    tokenizer = whisper.load(origin.folder)[1] if name == "whisper" else None
+    export_onnx(origin.ours, tmp_path / "onnx", tokenizer, SEARCHES[beams], **options)
+    prompts = origin.prompts(100)
+    given = prompts if isinstance(prompts, dict) else {"source_ids": prompts}
+    token_ids, _ = open_runner(tmp_path / "onnx", threads=1).session.run(None, given)
+    assert published.found(token_ids) == origin.generate(prompts, beams)
+
+
+# Options of the importer, and the number of frozen tables of positions.
+TRAINED = {
+    "marian": ({"dtype": "mixed_bfloat16"}, 2),
+    "bart": ({}, 0),
+    "mbart: a language": ({}, 0),
+    "pegasus": ({}, 2),
+    "gpt2": ({}, 0),
+    "whisper": ({"dtype": "mixed_bfloat16"}, 1),
+    "moonshine": ({"dtype": "mixed_bfloat16"}, 0),
+    "t5": ({"attention_dropout": 0.0}, 0),
+}
+
+
+@pytest.mark.parametrize(
+    "name, rank", tiers.quick(itertools.product(TRAINED, [None, 3]), ("t5", None), ("gpt2", 3))
+)
+def test_an_imported_model_trains_saves_and_loads(origins, name, rank, tmp_path):
+    origin, (options, frozen) = origins(name), TRAINED[name]
+    model = origin.case.importer.load_model(origin.folder, dropout=0.0, **options)
+    positions = [weight for weight in model.non_trainable_weights if "positions" in weight.path]
+    assert len(positions) == frozen
+    inputs = origin.inputs(7)
+    labels = np.roll(inputs["target_ids"], -1, axis=1)
+    inputs = inputs["target_ids"] if origin.case.reads == "target" else inputs
+    # Label smoothing over forbidden ids costs little.
+    published.check_learning(model, tmp_path, inputs, labels, rank=rank, smoothing=0.1)
+
+
 # Bad input
 
 
@@ -76,16 +132,14 @@ def test_searches_equal_generate(origins, name, beams):
 @pytest.mark.parametrize("damage", ["missing", "left over", "misshapen"])
 def test_every_tensor_is_checked(origins, name, damage, tmp_path):
     origin = origins(name)
-    tensors, matrix = table.tensors_of(origin.folder), origin.case.matrix
-    message = f"{matrix} is missing"
-    if damage == "left over":
-        tensors["other"], message = np.zeros(3, "float32"), "other is left over"
+    matrix, changes = origin.case.matrix, {"other": np.zeros(3, "float32")}
+    array, message = table.tensors_of(origin.folder)[matrix], "other is left over"
+    if damage == "missing":
+        changes, message = {matrix: None}, f"{matrix} is missing"
     elif damage == "misshapen":
-        message = rf"{matrix} has shape \({', '.join(map(str, tensors[matrix].shape[::-1]))}\), not"
-        tensors[matrix] = tensors[matrix].T
-    else:
-        del tensors[matrix]
-    table.changed(origin, tmp_path, tensors=tensors)
+        changes = {matrix: array.T}
+        message = rf"{matrix} has shape \({', '.join(map(str, array.shape[::-1]))}\), not"
+    table.altered(origin.folder, tmp_path, {"model.safetensors": changes})
     with pytest.raises(ValueError, match=f"1 tensors of the checkpoint .*: {message}"):
         origin.case.importer.load_model(tmp_path)
 
@@ -95,11 +149,18 @@ WRONG = {
         ({"decoder_ffn_dim": 32}, r"encoder_ffn_dim and decoder_ffn_dim are \[24, 32\]"),
         ({"d_model": None}, r"lacks \['d_model'\]"),
         ({"activation_function": "quick"}, "activation_function is 'quick'"),
+        ({"max_position_embeddings": 10**12}, "config.json says max_position_embeddings=10000000"),
+        ({"vocab_size": 10**12}, "config.json says .*vocab_size=1000000000000, .*but"),
+        ({"encoder_layers": 10**12}, "config.json says .*encoder_layers=1000000000000, .*but"),
         ({"normalize_before": True}, "normalize_before=True"),
         ({"eos_token_id": 99}, r"\[99\] are not among the 37 ids"),
         ({"encoder_layers": 3}, r"encoder.layers.2.fc1.weight is missing"),
     ],
-    "gpt2": [({"bos_token_id": None}, r"lacks \['bos_token_id'\]")],
+    "gpt2": [
+        ({"bos_token_id": None}, r"lacks \['bos_token_id'\]"),
+        ({"vocab_size": 10**12}, "config.json says .*vocab_size=1000000000000, .*but"),
+        ({"n_layer": 10**12}, "config.json says .*n_layer=1000000000000, .*but"),
+    ],
     "whisper": [
         ({"decoder_ffn_dim": 48}, "encoder_ffn_dim and decoder_ffn_dim are 24 and 48"),
         ({"vocab_size": 10**12}, "vocab_size=1000000000000"),
@@ -127,6 +188,11 @@ WRONG = {
     ],
     "bert": [
         ({"is_decoder": True}, "is_decoder=True"),
+        ({"vocab_size": 10**12}, "config.json says .*vocab_size=1000000000000, .*but"),
+        (
+            {"num_hidden_layers": 10**12},
+            "config.json says .*num_hidden_layers=1000000000000, .*but",
+        ),
         ({"hidden_act": "gelu_10"}, "hidden_act is 'gelu_10'"),
     ],
 }
@@ -137,26 +203,82 @@ WRONG = {
 )
 def test_configurations_of_another_model_are_refused(origins, name, values, message, tmp_path):
     origin = origins(name)
-    table.changed(origin, tmp_path, config=values)
+    table.altered(origin.folder, tmp_path, {"config.json": values})
     with pytest.raises(ValueError, match=message):
         origin.case.importer.load_model(tmp_path)
 
 
-FILES = {
-    "bergamot": {"model.enes.intgemm.bin": "", "vocab.enes.spm": "", "lex.enes.bin": ""},
-    "ctranslate2": {"model.bin": "", "config.json": "{}", "shared_vocabulary.json": "[]"},
-    "keras_hub": {"config.json": json.dumps({"module": "keras_hub.src.models.bert"})},
-    **{
-        name: {"config.json": json.dumps({"model_type": name}), "model.safetensors": ""}
-        for name in ("bert", "gpt2", "marian", "modernbert", "mt5", "t5", "whisper")
-    },
+# Files of other content, by a function of the old content, text or `None` for a missing file.
+DAMAGED = {
+    "model.safetensors": [
+        (lambda data: data[:-100], "model.safetensors is no complete safetensors file"),
+        (None, "neither model.safetensors nor"),
+        (
+            {"lm_head.weight": np.zeros((37, 16), "float32")},
+            "lm_head.weight is not equal to model.shared.weight",
+        ),
+    ],
+    "config.json": [(b"{", "config.json"), (b"[]", "config.json")],
 }
 
 
-def write(folder, files):
-    for name, content in files.items():
-        (folder / name).write_text(content, "utf-8")
-    return folder
+@pytest.mark.parametrize(
+    "file, change, message", [(file, *case) for file, cases in DAMAGED.items() for case in cases]
+)
+def test_damaged_files_are_refused(origins, file, change, message, tmp_path):
+    table.altered(origins("marian").folder, tmp_path, {file: change})
+    with pytest.raises((OSError, ValueError), match=message):
+        marian.load_model(tmp_path)
+
+
+class Code:
+    """Runs when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def packed(state, path):
+    """Writes a PyTorch file with compressed parts."""
+    torch.save(state, path)
+    with zipfile.ZipFile(path) as old:
+        parts = {name: old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for name, part in parts.items():
+            new.writestr(name, part)
+
+
+ROOM = r"more than the [\d,]+ of the file"
+PICKLES = {
+    "code of PyTorch": (torch.save, Code, "as a dict of"),
+    "plain code": (lambda state, path: path.write_bytes(pickle.dumps(state)), Code, "as a dict of"),
+    "compressed": (packed, lambda _: torch.zeros(1009, 1013), ROOM),
+    "expanded": (torch.save, lambda _: torch.zeros(1).half().expand(10**6, 10**6), ROOM),
+}
+
+
+@pytest.mark.parametrize("case", PICKLES)
+def test_pickles_run_no_code_and_take_no_more_memory_than_the_file(origins, case, tmp_path):
+    save, make, message = PICKLES[case]
+    folder = table.altered(origins("marian").folder, tmp_path, {"model.safetensors": None})
+    save({"weight": make(tmp_path / "ran")}, folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=rf"pytorch_model\.bin could not be read .*{message}"):
+        marian.load_model(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+FILES = {
+    "bergamot": {"model.enes.intgemm.bin": b"", "vocab.enes.spm": b"", "lex.enes.bin": b""},
+    "ctranslate2": {"model.bin": b"", "config.json": {}, "shared_vocabulary.json": b"[]"},
+    "keras_hub": {"config.json": {"module": "keras_hub.src.models.bert"}},
+    **{
+        name: {"config.json": {"model_type": name}, "model.safetensors": b""}
+        for name in ("bert", "gpt2", "marian", "modernbert", "mt5", "t5", "whisper")
+    },
+}
 
 
 @pytest.mark.parametrize("load", ["load", "load_model"])
@@ -165,37 +287,40 @@ def write(folder, files):
 def test_the_right_importer_is_named(asked, found, load, tmp_path):
     if asked == found or (asked, load) == ("bergamot", "load_model"):  # it has `load` only
         return
-    write(tmp_path, FILES[found])
+    table.alter(tmp_path, FILES[found])
     message = rf"holds a model of {found}, but this importer reads {asked}\. Use .* {found}\."
     with pytest.raises(ValueError, match=message):
         getattr(getattr(importers, asked.replace("-", "_")), load)(tmp_path)
 
 
+LACKS = "folder has no {lacks}, so it holds no model of {origin}"
+PASS = "Pass the folder with the published files"
+WITHOUT_MODEL = {
+    "empty": ({}, LACKS),
+    "other": ({"README.md": b""}, LACKS),
+    "missing": (None, f"folder does not exist. {PASS}"),
+    "file": (b"mine", f"folder is a file. {PASS}"),
+    "unknown": (
+        {"config.json": {"model_type": "reformer"}},
+        "the architecture 'reformer', but this importer reads '{origin}'. No importer",
+    ),
+}
+
+
 @pytest.mark.parametrize("origin", ORIGINS)
-@pytest.mark.parametrize("kind", ["empty", "missing", "file", "other", "unknown"])
+@pytest.mark.parametrize("kind", WITHOUT_MODEL)
 def test_a_folder_without_a_model_says_what_it_lacks(origin, kind, tmp_path, capsys):
-    folder = tmp_path / "folder"
-    if kind == "file":
-        folder.write_text("mine", "utf-8")
-    elif kind != "missing":
-        folder.mkdir()
-        files = {
-            "other": {"README.md": ""},
-            "unknown": {"config.json": '{"model_type": "reformer"}'},
-        }
-        write(folder, files.get(kind, {}))
-    assert main([origin, str(folder), str(tmp_path / "out")]) == 1
-    error = capsys.readouterr().err
+    folder, (content, message) = tmp_path / "folder", WITHOUT_MODEL[kind]
     lacks = {"bergamot": "model*.bin", "ctranslate2": "model.bin"}.get(origin, "config.json")
-    if kind in ("file", "missing"):
-        reason = "is a file" if kind == "file" else "does not exist"
-        assert f"folder {reason}. Pass the folder with the published files" in error
-    elif kind == "unknown" and lacks == "config.json":
-        assert (
-            f"the architecture 'reformer', but this importer reads '{origin}'. No importer" in error
-        )
-    else:
-        assert f"folder has no {lacks}, so it holds no model of {origin}" in error
+    if isinstance(content, dict):
+        folder.mkdir()
+        table.alter(folder, content)
+    elif content is not None:
+        folder.write_bytes(content)
+    if kind == "unknown" and lacks != "config.json":
+        message = LACKS
+    assert main([origin, str(folder), str(tmp_path / "out")]) == 1
+    assert message.format(lacks=lacks, origin=origin) in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -1,18 +1,14 @@
-"""T5's tokenizers, ByT5 from a folder to a file, fine-tuning, and folders that are refused.
+"""T5's tokenizers, ByT5 from a folder to a file, and tokenizers that are refused.
 
-`test_origins` compares models and searches with `transformers`.
+`test_origins` compares models and searches with `transformers`, and trains them.
 """
 
-import io
-import pathlib
 import random
-from typing import NamedTuple
 
-import keras
-import numpy as np
 import pytest
 import sentencepiece
 from helpers import origins, published
+from helpers.bergamot_model import vocabulary
 from helpers.published import torch, transformers
 
 import keras_transformer as kt
@@ -28,10 +24,6 @@ ODD = [
 SPECIAL = ["<extra_id_0>", " <extra_id_7> ", "</s>", "<pad>", "<unk>"]  # of `transformers`
 
 
-class Folder(NamedTuple):
-    folder: pathlib.Path
-
-
 def odd_lines(*more):
     draw = random.Random(0)
     return ["".join(draw.choices([*ODD, *more], k=draw.randrange(9))) for _ in range(1000)]
@@ -40,22 +32,11 @@ def odd_lines(*more):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Returns a folder with a model and `spiece.model`."""
-    folder, model = tmp_path_factory.mktemp("t5"), io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS * 40),
-        model_writer=model,
-        vocab_size=70,
-        hard_vocab_limit=False,
-        minloglevel=2,
-        **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
-    )
-    (folder / "spiece.model").write_bytes(model.getvalue())
+    folder = tmp_path_factory.mktemp("t5")
+    model = vocabulary(TEXTS * 40, 70, pad_id=0, eos_id=1, unk_id=2)
+    (folder / "spiece.model").write_bytes(model)
     origins.t5_model(vocab_size=180).save_pretrained(folder)
     return folder
-
-
-def theirs_of(folder):
-    return transformers.T5Tokenizer.from_pretrained(folder)
 
 
 def ids_of(folder):
@@ -66,8 +47,8 @@ def ids_of(folder):
 
 
 def test_tokenizer_json_gives_the_ids_of_transformers(folder, tmp_path):
-    origins.changed(Folder(folder), tmp_path)
-    (theirs := theirs_of(folder)).save_pretrained(tmp_path)
+    theirs = transformers.T5Tokenizer.from_pretrained(folder)
+    theirs.save_pretrained(origins.altered(folder, tmp_path, {}))
     encode = ids_of(tmp_path)
     for line in odd_lines(*SPECIAL):
         assert encode(line) == theirs.encode(line, add_special_tokens=False), repr(line)
@@ -78,28 +59,25 @@ def test_spiece_model_gives_the_ids_of_sentencepiece_and_sentinels(folder):
     processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
     for line in odd_lines():
         assert encode(line) == processor.encode(line), repr(line)
-    theirs = theirs_of(folder)
+    theirs = transformers.T5Tokenizer.from_pretrained(folder)
     for line in [*TEXTS, "the <extra_id_0> runs <extra_id_99> over", "<extra_id_3> hat"]:
         assert encode(line) == theirs.encode(line, add_special_tokens=False), line
     assert 100 + processor.get_piece_size() - 1 in encode("<extra_id_0>")
 
 
-@pytest.mark.parametrize("kind", ["t5", "mt5"])
+@pytest.mark.parametrize("kind", ["T5", "MT5"])
 def test_byt5_needs_no_file_of_a_tokenizer(kind, tmp_path):
-    prefix = {"t5": "T5", "mt5": "MT5"}[kind]
-    model = origins.t5_model(prefix, vocab_size=384, tokenizer_class="ByT5Tokenizer")
+    model = origins.t5_model(kind, vocab_size=384, tokenizer_class="ByT5Tokenizer")
     model.save_pretrained(tmp_path / "in")
-    importer = getattr(kt.importers, kind)
+    importer = getattr(kt.importers, kind.lower())
     _, tokenizer = importer.load(tmp_path / "in")
     (order,), theirs = importer.row_orders(tmp_path / "in"), transformers.ByT5Tokenizer()
     for line in odd_lines("<extra_id_0>", "<extra_id_124>"):
         ids = tokenizer.encode(line)
         assert [int(order[id]) for id in ids] == theirs.encode(line, add_special_tokens=False)
         assert tokenizer.decode(ids) == line
-    if kind == "mt5":
-        return
-    command = [kind, str(tmp_path / "in"), str(tmp_path / "out"), "--export", "onnx", "--quiet"]
-    assert main([*command, "--max-length", "24"]) == 0
+    command = [kind.lower(), str(tmp_path / "in"), str(tmp_path / "out"), "--export", "onnx"]
+    assert main([*command, "--quiet", "--max-length", "24"]) == 0
     options = {"max_new_tokens": 24, "do_sample": False, "bad_words_ids": [[0], [2]]}
     with torch.no_grad():
         found = model.generate(torch.tensor([theirs.encode("né 😀")]), **options)
@@ -108,24 +86,16 @@ def test_byt5_needs_no_file_of_a_tokenizer(kind, tmp_path):
     assert Translator(tmp_path / "out").translate(["né 😀"]) == [text]
 
 
-def test_an_imported_model_is_tuned(folder):
-    keras.utils.set_random_seed(1)
-    model, _ = t5.load(folder, dropout=0.0, attention_dropout=0.0)
-    ids = published.ids(model.vocab_size, rows=16)
-    target = np.pad(ids[:, :-1], [(0, 0), (1, 0)], constant_values=2)
-    inputs = {"source_ids": ids, "target_ids": np.where(target == 3, 0, target)}
-    for lora in (False, True):
-        if lora:
-            model.enable_lora(2)
-        model.compile(keras.optimizers.Adam(3e-3), kt.SequenceCrossentropy())
-        losses = model.fit(inputs, ids, epochs=9, verbose=0).history["loss"]
-        assert losses[-1] < losses[0]
-
-
-def test_a_tokenizer_that_disagrees_is_refused(folder, tmp_path):
-    copied = origins.changed(Folder(folder), tmp_path, {"eos_token_id": 5})
-    with pytest.raises(ValueError, match="spiece.model numbers '</s>' as 1, but the model as 5"):
-        t5.load(copied)
-    (copied / "spiece.model").unlink()
-    with pytest.raises(FileNotFoundError, match="neither tokenizer.json nor spiece.model"):
-        t5.load(copied)
+@pytest.mark.parametrize(
+    "files, message",
+    [
+        (
+            {"config.json": {"eos_token_id": 5}},
+            "spiece.model numbers '</s>' as 1, but the model as 5",
+        ),
+        ({"spiece.model": None}, "neither tokenizer.json nor spiece.model"),
+    ],
+)
+def test_a_tokenizer_that_disagrees_is_refused(files, message, folder, tmp_path):
+    with pytest.raises((OSError, ValueError), match=message):
+        t5.load(origins.altered(folder, tmp_path, files))
