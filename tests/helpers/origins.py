@@ -132,7 +132,9 @@ def summarizer(name, **options):
 
 
 def gpt2_model(**options):
-    return published.drawn(transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2, **options)))
+    return published.drawn(
+        transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**GPT2, **options}))
+    )
 
 
 def bert_model(**options):

@@ -4,14 +4,18 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from helpers import published
+from helpers.origins import BERT, alter, altered, gpt2_model
 from helpers.published import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from keras_transformer import classification_batches, tagging_batches
+from keras_transformer import classification_batches, export, tagging_batches
 from keras_transformer.data.pairs import piece_span
+from keras_transformer.export.runtime import Predictor
 from keras_transformer.importers import bert, gpt2, pieces
 from keras_transformer.text.json_tokenizer import JsonTokenizer, load_tokenizer
-from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.text.tokenizer import Tokenizer as Pieces
 
 PIECES = ["[PAD]", "the", "##ing", "cat", "sleep", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##s"]
 PIECES += [".", "!", "a", "##t"]
@@ -22,14 +26,7 @@ TEXTS = ["The cats sleeping.", "uncat [MASK] sleep", "Ça sleep ½!", "a  at\tth
 def folder(tmp_path_factory):
     """Writes a BERT folder with `vocab.txt` and random weights."""
     folder = tmp_path_factory.mktemp("bert")
-    config = transformers.BertConfig(
-        vocab_size=len(PIECES),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=29,
-    )
+    config = transformers.BertConfig(**{**BERT, "vocab_size": len(PIECES)})
     published.drawn(transformers.BertModel(config, add_pooling_layer=False)).save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", "utf-8")
     return folder
@@ -55,37 +52,38 @@ def test_rows_equal_transformers(folder, tokenizer):
 
 def test_tokenizer_json_is_preferred_and_must_fit_the_model(folder, tokenizer, tmp_path):
     known = pieces.word_pieces(folder, bert.read_vocabulary(folder))
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "tokenizer.json").write_text(json.dumps(known), "utf-8")
+    altered(folder, tmp_path, {"tokenizer.json": known})
     assert bert.load(tmp_path)[1] == tokenizer
     known["model"]["vocab"]["more"] = 99
-    (tmp_path / "tokenizer.json").write_text(json.dumps(known), "utf-8")
+    alter(tmp_path, {"tokenizer.json": known})
     with pytest.raises(ValueError, match=r"1 pieces for which the model has no row: \['more'\]"):
         bert.load(tmp_path)
 
 
-def test_added_tokens_beside_the_vocabulary_are_read(folder, tmp_path):
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "vocab.txt").write_text("\n".join(PIECES[:-2]) + "\n", "utf-8")
-    settings, text = tmp_path / "tokenizer_config.json", "the<Cat>Sleeping <cat>"
+FLAGS = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False)
+CAT = {"content": "<Cat>", **FLAGS, "special": True}
+ADDED = {"added_tokens.json": {"<Cat>": 13, "sleeping": 14}}
+ADDED["vocab.txt"] = "\n".join(PIECES[:-2]).encode() + b"\n"
 
-    def encoded():
-        (order,) = bert.row_orders(tmp_path)
-        ids = [int(order[i]) for i in [*bert.load(tmp_path)[1].encode(text), 3]]
-        assert ids == transformers.BertTokenizer.from_pretrained(tmp_path)(text)["input_ids"]
-        return ids
 
-    (tmp_path / "added_tokens.json").write_text('{"<Cat>": 13, "sleeping": 14}', "utf-8")
-    assert encoded() == [6, 1, 13, 14, 13, 7]
-    flags = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False}
-    token = {"content": "<Cat>", **flags, "special": True}
-    settings.write_text(json.dumps({"added_tokens_decoder": {"13": token}}), "utf-8")
-    assert encoded() == [6, 1, 13, 4, 2, 5, 3, 5, 7]
-    settings.write_text('{"added_tokens_decoder": ["a"]}', "utf-8")
+@pytest.mark.parametrize(
+    "settings, ids",
+    [
+        ({}, [6, 1, 13, 14, 13, 7]),
+        ({"added_tokens_decoder": {"13": CAT}}, [6, 1, 13, 4, 2, 5, 3, 5, 7]),
+    ],
+)
+def test_added_tokens_beside_the_vocabulary_are_read(settings, ids, folder, tmp_path):
+    altered(folder, tmp_path, {**ADDED, "tokenizer_config.json": settings})
+    text, (order,) = "the<Cat>Sleeping <cat>", bert.row_orders(tmp_path)
+    assert order[[*bert.load(tmp_path)[1].encode(text), 3]].tolist() == ids
+    assert transformers.BertTokenizer.from_pretrained(tmp_path)(text)["input_ids"] == ids
+
+
+def test_added_tokens_without_ids_are_refused(folder, tmp_path):
+    settings = {"added_tokens_decoder": ["a"]}
     with pytest.raises(ValueError, match="added_tokens_decoder in .* must be an object from ids"):
-        bert.load(tmp_path)
+        bert.load(altered(folder, tmp_path, {"tokenizer_config.json": settings}))
 
 
 @pytest.mark.parametrize("separate", [True, False])
@@ -99,42 +97,35 @@ def test_chinese_characters_are_words_if_the_folder_says_so(folder, tmp_path, se
 def test_load_tokenizer_distinguishes_json_and_sentencepiece(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "tokenizer.model")
     assert load_tokenizer(tmp_path / "tokenizer.model") == tokenizer
-    other = Tokenizer.train(["a red hat"], 300, hard_vocab_limit=False)
+    other = Pieces.train(["a red hat"], 300, hard_vocab_limit=False)
     other.save(tmp_path / "other.model")
     assert load_tokenizer(tmp_path / "other.model") == other
     with pytest.raises(ValueError, match="not JSON of the package tokenizers"):
         JsonTokenizer("{}")
 
 
-def test_a_language_model_has_byte_pairs(tmp_path):
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    made = Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2, "Ġ": 3}, [("a", "b")]))
+def byte_pairs(pieces, merges=()):
+    made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [*merges]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
+    return made
+
+
+def test_a_language_model_has_byte_pairs(tmp_path):
+    made = byte_pairs(["a", "b", "ab", "\u0120"], [("a", "b")])
     made.add_special_tokens(["<|endoftext|>"])
-    config = transformers.GPT2Config(
-        vocab_size=5, n_embd=8, n_layer=1, n_head=2, n_positions=11, bos_token_id=4, eos_token_id=4
-    )
-    published.drawn(transformers.GPT2LMHeadModel(config)).save_pretrained(tmp_path)
-    (tmp_path / "tokenizer.json").write_text(made.to_str(), "utf-8")
-    model, tokenizer = gpt2.load(tmp_path)
-    (order,) = gpt2.row_orders(tmp_path)
-    assert [int(order[i]) for i in tokenizer.encode("ab ba")] == made.encode("ab ba").ids
+    gpt2_model(vocab_size=5, bos_token_id=4, eos_token_id=4).save_pretrained(tmp_path)
+    made.save(str(tmp_path / "tokenizer.json"))
+    (model, tokenizer), (order,) = gpt2.load(tmp_path), gpt2.row_orders(tmp_path)
+    assert order[tokenizer.encode("ab ba")].tolist() == made.encode("ab ba").ids
     assert tokenizer.decode([2, *tokenizer.encode("ab ba"), 3, 5]) == "ab ba"
     assert tokenizer.encode("<|endoftext|>") == [3]
     assert model.vocab_size >= tokenizer.vocab_size
 
 
 def test_spans_and_decoding_are_as_with_sentencepiece():
-    import tensorflow as tf
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
     pieces = ["<pad>", "<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    tokenizer, text = JsonTokenizer(made.to_str()), "a \U0001f600\u00e9"
+    tokenizer, text = JsonTokenizer(byte_pairs(pieces).to_str()), "a \U0001f600\u00e9"
     ids, spans = tokenizer.encode_with_spans(text)
     # The last byte of a character covers it.
     assert spans == [(0, 1), (1, 2), *[(2, 2)] * 3, (2, 3), (3, 3), (3, 4)]
@@ -148,13 +139,8 @@ def test_spans_and_decoding_are_as_with_sentencepiece():
 
 
 @pytest.mark.full
-def test_an_exported_encoder_reads_text(folder, tmp_path):
-    from keras_transformer import export
-    from keras_transformer.export.runtime import Predictor
-
-    model, tokenizer = bert.load(folder)
-    head = export.FeatureExtraction()
-    vectors = bert.load_sentence_encoder(folder)
+def test_an_exported_encoder_reads_text(folder, tokenizer, tmp_path):
+    head, vectors = export.FeatureExtraction(), bert.load_sentence_encoder(folder)
     export.export_onnx(vectors, tmp_path / "out", tokenizer, head=head, verbose=False)
     results = Predictor(tmp_path / "out").predict(TEXTS)
     for text, result in zip(TEXTS, results, strict=True):
@@ -163,8 +149,9 @@ def test_an_exported_encoder_reads_text(folder, tmp_path):
 
 
 def test_drawn_segmentations_need_sentencepiece(tokenizer):
-    words = [["the", "cat"]]
-    with pytest.raises(ValueError, match="sampling_alpha needs a `Tokenizer`"):
-        classification_batches(["the cat"], [0], tokenizer, sampling_alpha=0.1)
-    with pytest.raises(ValueError, match="sampling_alpha needs a `Tokenizer`"):
-        tagging_batches(words, [["A", "B"]], tokenizer, sampling_alpha=0.1)
+    for batches, texts, labels in (
+        (classification_batches, ["the cat"], [0]),
+        (tagging_batches, [["the", "cat"]], [["A", "B"]]),
+    ):
+        with pytest.raises(ValueError, match="sampling_alpha needs a `Tokenizer`"):
+            batches(texts, labels, tokenizer, sampling_alpha=0.1)

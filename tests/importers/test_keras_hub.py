@@ -81,16 +81,10 @@ def found(token_ids):
 
 
 @pytest.mark.full
-def test_training_moves_the_weights_of_the_task(origin):
-    moved = [
-        not np.array_equal(*pair)
-        for pair in zip(origin.before, origin.task.get_weights(), strict=True)
-    ]
+def test_a_trained_task_writes_what_generate_writes(origin):
+    after = origin.task.get_weights()
+    moved = [not np.array_equal(*pair) for pair in zip(origin.before, after, strict=True)]
     assert np.mean(moved) > 0.8  # dropout's random state does not count
-
-
-@pytest.mark.full
-def test_greedy_tokens_equal_generate(origin):
     result = origin.search(origin.model, origin.prompts, NEW)
     assert found(result.ids) == origin.expected
     ended = sum(3 in row for row in origin.expected)
@@ -98,23 +92,18 @@ def test_greedy_tokens_equal_generate(origin):
 
 
 @pytest.mark.full
-def test_the_file_equals_generate_in_any_batch(origin):
+def test_the_file_equals_the_task_in_any_batch(origin):
+    """Compares ids and texts with `generate`, and ids with KerasHub's tokenizer."""
     session = exports.session(origin.folder)
     for batch in (slice(0, 61), slice(61, 99), slice(99, 100)):
         ids = origin.prompts[batch]
         ids = ids[:, : (ids > 0).sum(axis=1).max()]
         tokens, _ = session.run(None, {"source_ids": ids})
         assert found(tokens) == origin.expected[batch]
-
-
-@pytest.mark.full
-def test_texts_equal_the_task(origin):
-    """Compares ids with KerasHub's tokenizer, and texts with `generate`."""
     served = SERVED[origin.name](origin.folder)
     tokenizer = origin.task.preprocessor.tokenizer
-    ids = served.tokenizer.encode(LINES)
     begun = 1 if origin.name == "bart" else 0  # its sources begin with a special token
-    read = [origin.model.hub_ids(row).tolist()[begun:] for row in ids]
+    read = [origin.model.hub_ids(row).tolist()[begun:] for row in served.tokenizer.encode(LINES)]
     assert read == [np.asarray(tokenizer(line)).tolist() for line in LINES]
     written = [[id for id in row if id != 3] for row in origin.expected[-len(LINES) :]]
     texts = [tokenizer.detokenize(origin.model.hub_ids(row).tolist()) for row in written]
@@ -140,24 +129,15 @@ def test_scores_of_other_searches_equal_the_forward_pass(name, origins):
 POLICIES = {"gpt2": "mixed_float16", "gemma": "mixed_bfloat16", "bart": "mixed_float16"}
 
 
-@functools.cache
-def tuned(name):
-    """Trains a task in mixed precision by KerasHub's `fit`, with frozen embeddings.
-
-    Tests share it and must not change it.
-    """
-    task = hub_tasks.drawn(getattr(hub_tasks, name), POLICIES[name])
+@pytest.mark.full
+@pytest.mark.parametrize("name", tiers.quick(POLICIES, nightly=["bart", "gemma"]))
+def test_a_model_of_mixed_precision_with_frozen_embeddings_is_exported_in_float32(name, tmp_path):
+    make, policy = getattr(hub_tasks, name), POLICIES[name]
+    task, before = hub_tasks.drawn(make, policy), hub_tasks.drawn(make)
     task.backbone.token_embedding.trainable = False
     task.compile(run_eagerly=True)  # two steps: tracing would take longer
     lines = {"encoder_text": LINES, "decoder_text": LINES} if name == "bart" else LINES
     task.fit(lines, batch_size=2, epochs=1, shuffle=False, verbose=0)
-    return task
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", tiers.quick(POLICIES, nightly=["bart", "gemma"]))
-def test_exporters_trace_a_model_of_mixed_precision_in_float32(name):
-    task, before = tuned(name), hub_tasks.drawn(getattr(hub_tasks, name))
     moved = [
         weight.path
         for weight, old in zip(task.weights, before.weights, strict=True)
@@ -165,11 +145,11 @@ def test_exporters_trace_a_model_of_mixed_precision_in_float32(name):
     ]
     assert moved and "token_embedding/embeddings" not in moved
     model = keras_hub.load_model(task)
-    with hub_tasks.dtype_policy(POLICIES[name]):  # as users set it globally
+    with hub_tasks.dtype_policy(policy):  # as users set it globally
         plain = as_float32(model)
     found = {layer.compute_dtype for layer in plain.task.backbone._flatten_layers()}
     assert found == {"float32"}
-    assert (task.compute_dtype, plain.task.compute_dtype) == (POLICIES[name][6:], "float32")
+    assert (task.compute_dtype, plain.task.compute_dtype) == (policy[6:], "float32")
     for weight, other in zip(model.weights, plain.weights, strict=True):
         np.testing.assert_array_equal(weight, other)
     ids = hub_tasks.prompts(model, rows=5)
@@ -177,17 +157,10 @@ def test_exporters_trace_a_model_of_mixed_precision_in_float32(name):
     mixed, exact = (np.asarray(kind(inputs))[ids > 0][:, 4:] for kind in (model, plain))
     rounding = np.sqrt(np.mean((mixed - exact) ** 2)) / exact.std()
     assert 1e-5 < rounding < 0.2  # a number has 8 or 11 bits in Keras
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", tiers.quick(POLICIES, nightly=["bart", "gemma"]))
-def test_mixed_precision_and_frozen_embeddings_are_exported(name, tmp_path):
-    """The file computes a beam search in float32."""
-    model = keras_hub.load_model(tuned(name))
-    search, ids = kt.BeamSearch(2), hub_tasks.prompts(model, rows=5)
+    search = kt.BeamSearch(2)
     export_onnx(model, tmp_path / "out", search=search, max_length=5, verbose=False)
     tokens, scores = exports.session(tmp_path / "out").run(None, {"source_ids": ids})
-    again = SearchTask(as_float32(model), search, 5).forced({"source_ids": ids}, tokens).scores
+    again = SearchTask(plain, search, 5).forced({"source_ids": ids}, tokens).scores
     np.testing.assert_allclose(scores, again, rtol=1e-4)
 
 
@@ -238,55 +211,72 @@ def test_ids_of_a_sentence_piece_model():
 
 
 def test_a_sequence_to_sequence_task_without_a_preprocessor():
-    task = hub_tasks.bart()
-    task.preprocessor = None
+    task = bare(hub_tasks.bart)()
     model = keras_hub.load_model(task, begin_id=0, end_id=2, pad_id=1)
     assert model.start == [0]
     model = keras_hub.load_model(task, end_id=2, start=[2, 0])
     assert model.start == [2, 0] and model.begin_id == 0 and model.pad_id is None
 
 
-def test_objects_that_are_no_generative_task_are_refused():
-    classifier = hub.models.BertTextClassifier(hub.models.BertBackbone(11, 1, 2, 4, 8), 3)
-    for other in (classifier, hub_tasks.gpt2().backbone, object()):
-        with pytest.raises(TypeError, match=f"but is {type(other).__name__}"):
-            keras_hub.load_model(other)
+class Other(hub.models.CausalLM):
+    def __init__(self):
+        backbone = hub_tasks.gpt2().backbone
+        self.backbone, self.preprocessor = backbone, None
+        super().__init__(inputs=backbone.input, outputs=backbone(backbone.input))
 
 
-def test_another_kind_of_cache_is_refused():
-    class Other(hub.models.CausalLM):
-        def __init__(self):
-            backbone = hub_tasks.gpt2().backbone
-            self.backbone, self.preprocessor = backbone, None
-            super().__init__(inputs=backbone.input, outputs=backbone(backbone.input))
-
-    class Stateful(Other):
-        def call_with_cache(self, token_ids, cache):
-            raise NotImplementedError
-
-    for kind in (Other, Stateful):
-        with pytest.raises(TypeError, match="another kind of cache"):
-            keras_hub.load_model(kind(), end_id=1)
+class Stateful(Other):
+    def call_with_cache(self, token_ids, cache):
+        raise NotImplementedError
 
 
-def test_a_task_without_preprocessor_needs_ids_and_has_no_tokenizer():
-    for task in (hub_tasks.llama(), hub_tasks.bart()):
+def classifier():
+    return hub.models.BertTextClassifier(hub.models.BertBackbone(11, 1, 2, 4, 8), 3)
+
+
+def bare(make):
+    """Returns a function that makes a task without a preprocessor."""
+
+    def made():
+        task = make()
         task.preprocessor = None
-        with pytest.raises(ValueError, match="Pass end_id and begin_id"):
-            keras_hub.load_model(task)
-        with pytest.raises(ValueError, match="no preprocessor and so no tokenizer"):
-            keras_hub.load(task, begin_id=1, end_id=2)
-        with pytest.raises(ValueError, match="not among"):
-            keras_hub.load_model(task, begin_id=1, end_id=999)
+        return task
+
+    return made
 
 
-def test_a_tokenizer_of_another_kind_is_refused():
+def without_workflow():
     task = hub_tasks.gpt2()
     vocabulary = hub_tasks.byte_pairs("!", "<|endoftext|>")
     inside = hub.models.GPT2Tokenizer(**vocabulary, _allow_python_workflow=False)
     task.preprocessor = hub.models.GPT2CausalLMPreprocessor(inside)
-    with pytest.raises(TypeError, match="GPT2Tokenizer is neither"):
-        keras_hub.load(task)
+    return task
+
+
+LLAMA, BART = bare(hub_tasks.llama), bare(hub_tasks.bart)
+
+
+@pytest.mark.parametrize(
+    "make, load, options, message",
+    [
+        (classifier, "load_model", {}, "but is BertTextClassifier"),
+        (lambda: hub_tasks.gpt2().backbone, "load_model", {}, "but is GPT2Backbone"),
+        (object, "load_model", {}, "but is object"),
+        (Other, "load_model", {"end_id": 1}, "another kind of cache"),
+        (Stateful, "load_model", {"end_id": 1}, "another kind of cache"),
+        *((task, "load_model", {}, "Pass end_id and begin_id") for task in (LLAMA, BART)),
+        *(
+            (task, "load_model", {"begin_id": 1, "end_id": 999}, "not among")
+            for task in (LLAMA, BART)
+        ),
+        (LLAMA, "load", {"begin_id": 1, "end_id": 2}, "no preprocessor and so no tokenizer"),
+        (BART, "load", {"begin_id": 1, "end_id": 2}, "no preprocessor and so no tokenizer"),
+        (without_workflow, "load", {}, "GPT2Tokenizer is neither"),
+    ],
+)
+def test_other_tasks_are_refused(make, load, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        getattr(keras_hub, load)(make(), **options)
 
 
 def test_without_keras_hub_the_error_says_what_to_install(monkeypatch):

@@ -1,11 +1,10 @@
 """Marian folders with their tokenizers: ids and texts against `transformers`."""
 
-import json
-
 import numpy as np
 import pytest
 from helpers import marian_folder, node
 from helpers.marian_folder import TEXTS
+from helpers.origins import altered
 from helpers.published import torch
 
 import keras_transformer as kt
@@ -108,18 +107,20 @@ def test_node_gives_the_same_tokens(loaded, artefact, pytestconfig):
     np.testing.assert_array_equal(result["token_ids"], found)
 
 
-def test_a_vocabulary_of_another_model_is_refused(origin, tmp_path):
-    folder = origin[0]
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    ids = json.loads((folder / "vocab.json").read_text("utf-8"))
-    for changed, message in (
-        ({**ids, "</s>": 5}, "numbers '</s>' as 5, but config.json says eos_token_id=0"),
-        ({p: i for p, i in ids.items() if p != "</s>"}, "lacks '</s>'"),
-    ):
-        (tmp_path / "vocab.json").write_text(json.dumps(changed), "utf-8")
-        with pytest.raises(ValueError, match=message):
-            marian.load(tmp_path)
-    (tmp_path / "source.spm").unlink()
-    with pytest.raises(FileNotFoundError, match="source.spm"):
-        marian.load(tmp_path)
+@pytest.mark.parametrize(
+    "file, change, message",
+    [
+        (
+            "vocab.json",
+            {"</s>": 5},
+            "numbers '</s>' as 5, but config.json says eos_token_id=0",
+        ),
+        ("vocab.json", {"</s>": None}, "lacks '</s>'"),
+        ("vocab.json", {"<unk>": [1]}, r"vocab\.json must hold a vocabulary"),
+        ("target.spm", b"no model", r"target\.spm cannot be read.* no SentencePiece model"),
+        ("source.spm", None, "source.spm"),
+    ],
+)
+def test_files_of_another_model_are_refused(file, change, message, origin, tmp_path):
+    with pytest.raises((OSError, ValueError), match=message):
+        marian.load(altered(origin[0], tmp_path, {file: change}))

@@ -3,21 +3,22 @@
 Shapes: B pictures, H and W pixels.
 """
 
+import functools
 import json
 
-import keras
 import numpy as np
 import pytest
 from helpers import published, texts
+from helpers.origins import altered
 from helpers.published import torch, transformers
 from importers.test_encoder_decoders import byte_pairs
-from safetensors.numpy import load_file, save_file
 
 import keras_transformer as kt
 from keras_transformer.export import Classification
-from keras_transformer.export.runtime import Predictor
+from keras_transformer.export.runtime import Predictor, open_runner
 from keras_transformer.importers import deit, trocr, vit
 from keras_transformer.importers.__main__ import main
+from keras_transformer.padding import pad_rows
 
 SIZES = {
     "hidden_size": 16,
@@ -31,9 +32,9 @@ SIZES = {
 MEAN, DEVIATION = [0.5, 0.4, 0.3], [0.2, 0.3, 0.5]
 PIXELS = {"image_mean": MEAN, "image_std": DEVIATION, "rescale_factor": 1 / 255, "size": 12}
 KINDS = {
-    "vit": (vit, "ViT", "ForImageClassification", False),
-    "deit": (deit, "DeiT", "ForImageClassification", False),
-    "deit, distilled": (deit, "DeiT", "ForImageClassificationWithTeacher", True),
+    "vit": (vit, "ViT", "ForImageClassification"),
+    "deit": (deit, "DeiT", "ForImageClassification"),
+    "deit, distilled": (deit, "DeiT", "ForImageClassificationWithTeacher"),
 }
 
 
@@ -47,34 +48,38 @@ def normal(pixels):
     return torch.from_numpy(values.transpose(0, 3, 1, 2).astype("float32"))
 
 
-def write(name, folder, **changes):
-    _, family, kind, _ = KINDS[name]
-    config = getattr(transformers, f"{family}Config")(**SIZES)
-    model = published.drawn(getattr(transformers, family + kind)(config))
-    model.save_pretrained(folder)
-    (folder / "preprocessor_config.json").write_text(json.dumps({**PIXELS, **changes}), "utf-8")
-    return model
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Returns a function from a kind to its model of `transformers` and the folder."""
+
+    @functools.cache
+    def write(name):
+        folder, (_, family, kind) = tmp_path_factory.mktemp("pictures"), KINDS[name]
+        config = getattr(transformers, f"{family}Config")(**SIZES)
+        model = published.drawn(getattr(transformers, family + kind)(config))
+        model.save_pretrained(folder)
+        (folder / "preprocessor_config.json").write_text(json.dumps(PIXELS), "utf-8")
+        return model, folder
+
+    return write
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_classes_equal_transformers(name, tmp_path):
-    model, importer = write(name, tmp_path), KINDS[name][0]
-    ours, tokenizer = importer.load_task(tmp_path)
+def test_classes_equal_transformers(name, written):
+    (model, folder), (importer, family, _) = written(name), KINDS[name]
+    ours, tokenizer = importer.load_task(folder)
     with torch.no_grad():
-        expected = model(normal(pictures())).logits.numpy()
-        inner = getattr(model, KINDS[name][1].lower())
-        vectors = inner(normal(pictures())).last_hidden_state.numpy()
-    assert tokenizer is None and importer.read_head(tmp_path) == Classification(
-        ["cat", "dog", "fox"]
-    )
+        expected = model(normal(pictures())).logits
+        vectors = getattr(model, family.lower())(normal(pictures())).last_hidden_state
+    assert tokenizer is None
+    assert importer.read_head(folder) == Classification(["cat", "dog", "fox"])
     assert published.relative(ours(pictures()), expected) <= 1e-5
-    assert published.relative(importer.load_model(tmp_path)(pictures()), vectors) <= 1e-5
+    assert published.relative(importer.load_model(folder)(pictures()), vectors) <= 1e-5
 
 
-@pytest.mark.parametrize("name", ["deit, distilled"])
-def test_one_command_writes_a_classifier(name, tmp_path, capsys):
-    model, importer = write(name, tmp_path / "in"), KINDS[name][0]
-    command = [importer.ORIGIN.name, str(tmp_path / "in"), str(tmp_path / "out")]
+def test_one_command_writes_a_classifier(written, tmp_path, capsys):
+    model, folder = written("deit, distilled")
+    command = ["deit", str(folder), str(tmp_path / "out")]
     assert main([*command, "--export", "onnx"]) == 0
     assert "a grey picture gives" in capsys.readouterr().err
     found = Predictor(tmp_path / "out").predict(pictures())
@@ -87,18 +92,10 @@ def test_one_command_writes_a_classifier(name, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("rank", [None, 2])
-def test_a_classifier_learns(rank, tmp_path):
-    write("vit", tmp_path)
-    model, _ = vit.load_task(tmp_path, dropout=0.0)
-    if rank:
-        model.enable_lora(rank)
-    model.compile("adam", kt.SequenceCrossentropy(pad_id=-1))
-    model.optimizer.learning_rate = 0.01
-    losses = model.fit(pictures(), np.array([0, 1, 2, 1, 0]), epochs=5, verbose=0).history["loss"]
-    assert losses[-1] < losses[0] - 0.1
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(again(pictures()), model(pictures()), atol=1e-5)
+def test_a_classifier_learns(rank, written, tmp_path):
+    model, _ = vit.load_task(written("vit")[1], dropout=0.0)
+    labels = np.array([0, 1, 2, 1, 0])
+    published.check_learning(model, tmp_path, pictures(), labels, rank=rank, pad_id=-1)
 
 
 # Shapes of decoders; the encoder's vectors have 16 channels.
@@ -163,11 +160,8 @@ def test_reading_equals_transformers(reader):
         ).logits.numpy()
     found = np.asarray(reader.ours({"pixels": pixels, "target_ids": target}))
     rows = [row for row in range(len(reader.order)) if row != 2]
-    counted = target > 0
-    assert (
-        published.relative(found[counted][:, rows], expected[counted][:, reader.order[rows]])
-        <= 1e-5
-    )
+    expected = expected[target > 0][:, reader.order[rows]]
+    assert published.relative(found[target > 0][:, rows], expected) <= 1e-5
     for beams, search in ((1, kt.GreedySearch()), (3, kt.BeamSearch(3, length_penalty=0.0))):
         ids = published.found(search(reader.ours, {"pixels": pixels}, 9).ids)
         assert ids == reader.generate(pixels, beams) and len({*map(tuple, ids)}) > 1
@@ -177,73 +171,74 @@ def test_one_command_writes_a_reader(reader, tmp_path):
     out = tmp_path / "out"
     command = ["trocr", str(reader.folder), str(out), "--export", "onnx", "--beam-width", "3"]
     assert main([*command, "--max-length", "9", "--quiet"]) == 0
-    from keras_transformer.export.runtime import open_runner
-
     results = open_runner(out).results([{"pixels": picture} for picture in pictures()])
-    search = kt.BeamSearch(3)
-    ids = search(reader.ours, {"pixels": pictures()}, 9).ids[:, 0]
+    ids = kt.BeamSearch(3)(reader.ours, {"pixels": pictures()}, 9).ids[:, 0]
     assert [one.text for one in results] == reader.tokenizer.decode(np.asarray(ids))
 
 
 @pytest.mark.parametrize("rank", [None, 2])
-def test_a_reader_learns(reader, rank):
+def test_a_reader_learns(reader, rank, tmp_path):
     model = trocr.load_model(reader.folder, dropout=0.0)
-    if rank:
-        model.enable_lora(rank)
     rows = [[2, *reader.tokenizer.encode(line)[:8]] for line in texts.LINES]
-    target = np.array([row + [0] * (9 - len(row)) for row in rows], "int32")
-    model.compile("adam", kt.SequenceCrossentropy())
-    model.optimizer.learning_rate = 0.01
+    target = pad_rows(rows)
     labels = np.concatenate([target[:, 1:], np.full((5, 1), 3)], axis=1)
     inputs = {"pixels": pictures(), "target_ids": target}
-    losses = model.fit(inputs, labels, epochs=5, verbose=0).history["loss"]
-    assert losses[-1] < losses[0] - 0.1
+    published.check_learning(model, tmp_path, inputs, labels, rank=rank)
 
 
 # Bad input
 
+TENSORS, CONFIG, PIXELS_FILE = "model.safetensors", "config.json", "preprocessor_config.json"
+CLASSES = "cls_classifier.weight"
+DISTILLED = "deit, distilled"
+
 
 @pytest.mark.parametrize(
-    "load, changes, message",
+    "name, importer, file, change, message",
     [
-        ("load_task", {"image_std": [1.0]}, "must have image_mean and image_std, 3 numbers"),
-        ("load_task", {"image_mean": None}, "must have image_mean and image_std"),
+        ("vit", vit, PIXELS_FILE, {"image_std": [1.0]}, "image_mean and image_std, 3 numbers"),
+        ("vit", vit, PIXELS_FILE, {"image_mean": None}, "must have image_mean and image_std"),
+        ("vit", vit, TENSORS, {"classifier.weight": None}, ": classifier.weight is missing"),
+        (
+            "vit",
+            vit,
+            TENSORS,
+            {"vit.embeddings.cls_token": None},
+            ": embeddings.cls_token is missing",
+        ),
+        ("vit", vit, TENSORS, {"other": np.zeros(3)}, "1 tensors .*: other is left over"),
+        (DISTILLED, deit, TENSORS, {CLASSES: None}, f"1 tensors .*: {CLASSES} is missing"),
+        (
+            DISTILLED,
+            deit,
+            TENSORS,
+            {"deit.embeddings.cls_token": None},
+            "1 tensors .*: embeddings.cls_token is missing",
+        ),
+        ("vit", deit, CONFIG, {}, r"holds a model of vit, but this importer reads deit\."),
+        (None, vit, CONFIG, {}, r"holds a model of trocr, but this importer reads vit\."),
+        (
+            None,
+            trocr,
+            CONFIG,
+            {"encoder": {"model_type": "donut-swin"}},
+            "an encoder of vit or deit, but the encoder is 'donut",
+        ),
+        (
+            None,
+            trocr,
+            CONFIG,
+            lambda data: data.replace(
+                b'"layernorm_embedding": true', b'"layernorm_embedding": false'
+            ),
+            "layernorm_embedding=False, but our model supports",
+        ),
     ],
 )
-def test_wrong_pixels_are_refused(load, changes, message, tmp_path):
-    write("vit", tmp_path, **changes)
+def test_folders_that_do_not_fit_are_refused(
+    name, importer, file, change, message, written, reader, tmp_path
+):
+    folder = written(name)[1] if name else reader.folder
+    load = importer.load if importer is trocr else importer.load_task
     with pytest.raises(ValueError, match=message):
-        getattr(vit, load)(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["vit", "deit, distilled"])
-def test_every_tensor_is_checked(name, tmp_path):
-    write(name, tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    importer, kind = KINDS[name][0], "cls_classifier" if name != "vit" else "classifier"
-    for lost in (f"{kind}.weight", f"{importer.ORIGIN.name}.embeddings.cls_token"):
-        rest = {name: array for name, array in tensors.items() if name != lost}
-        save_file(rest, tmp_path / "model.safetensors")
-        message = f"1 tensors .*: {lost.removeprefix(importer.ORIGIN.name + '.')} is missing"
-        with pytest.raises(ValueError, match=message):
-            importer.load_task(tmp_path)
-    save_file({**tensors, "other": np.zeros(3)}, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="1 tensors .*: other is left over"):
-        importer.load_model(tmp_path)
-
-
-def test_wrong_folders_are_refused(reader, tmp_path):
-    write("vit", tmp_path)
-    with pytest.raises(ValueError, match=r"holds a model of vit, but this importer reads deit\."):
-        deit.load_model(tmp_path)
-    with pytest.raises(ValueError, match=r"holds a model of trocr, but this importer reads vit\."):
-        vit.load_model(reader.folder)
-    path = tmp_path / "config.json"
-    read = json.loads((reader.folder / "config.json").read_text("utf-8"))
-    path.write_text(json.dumps({**read, "encoder": {"model_type": "donut-swin"}}), "utf-8")
-    with pytest.raises(ValueError, match="an encoder of vit or deit, but the encoder is 'donut"):
-        trocr.load_model(tmp_path)
-    read["decoder"]["layernorm_embedding"] = False
-    path.write_text(json.dumps(read), "utf-8")
-    with pytest.raises(ValueError, match="layernorm_embedding=False, but our model supports"):
-        trocr.load_model(tmp_path)
+        load(altered(folder, tmp_path, {file: change}))

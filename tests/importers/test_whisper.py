@@ -1,18 +1,13 @@
-"""Whisper in ONNX Runtime and in training, and its tokens; `test_origins` has the outputs."""
+"""Whisper's start tokens, samples and settings; `test_origins` has the outputs and exports."""
 
-import json
-
-import keras
 import numpy as np
 import pytest
 from helpers import origins as table
 from helpers import published, whisper_folder
 from helpers.origins import MAX_LENGTH, START
-from helpers.tiers import quick
 
 import keras_transformer as kt
-from keras_transformer.export import export_onnx, export_saved_model
-from keras_transformer.export.runtime import Transcriber
+from keras_transformer.export import export_saved_model
 from keras_transformer.importers import whisper
 from keras_transformer.importers.__main__ import main
 from keras_transformer.sound.features import FeatureReader
@@ -44,29 +39,6 @@ def test_rows_start_with_their_own_tokens(origin):
         assert found[row : row + 1] == expected
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("layout", quick(["loop", "steps"], nightly=["steps"]))
-def test_onnx_runtime_equals_transformers(origin, tokenizer, layout, tmp_path):
-    export_onnx(
-        origin.ours,
-        tmp_path / "onnx",
-        tokenizer,
-        SEARCH,
-        max_length=MAX_LENGTH,
-        max_source_length=whisper_folder.FRAMES,
-        layout=layout,
-        verbose=False,
-    )
-    rows = origin.prompts(100)
-    transcriber = Transcriber(tmp_path / "onnx", threads=1)
-    assert transcriber.manifest["limits"]["source_length"] == whisper_folder.FRAMES
-    token_ids, _ = transcriber.session.run(None, rows)
-    expected = origin.generate(rows, 5)
-    assert published.found(token_ids) == expected
-    items = [{name: array[row] for name, array in rows.items()} for row in range(3)]
-    assert transcriber.transcribe(items) == tokenizer.decode(expected[:3])
-
-
 @pytest.mark.nightly
 def test_a_saved_model_equals_keras(origin, tmp_path):
     import tensorflow as tf
@@ -95,25 +67,6 @@ def test_settings_have_our_ids(origin):
         suppressed_first=(4, 3),
         alignment_heads=((0, 3),),
     )
-
-
-@pytest.mark.full
-def test_an_imported_model_trains_saves_and_loads(origin, tmp_path):
-    model = whisper.load_model(origin.folder, dropout=0.1, dtype="mixed_bfloat16")
-    features = whisper_folder.features(8, frames=10)  # shorter recordings than Whisper's
-    target = published.ids(63, rows=8, end=False)
-    target[:, 0] = 2
-    model.compile("adam", kt.SequenceCrossentropy(), run_eagerly=True)
-    inputs = {"features": features, "target_ids": target}
-    before = np.array(model.encoder.get_layer("convolution_1").kernel)
-    loss = model.fit(inputs, np.roll(target, -1, axis=1), verbose=0).history["loss"]
-    assert np.isfinite(loss).all()
-    assert np.abs(model.encoder.get_layer("convolution_1").kernel - before).max() > 0
-    assert not model.encoder.get_layer("source_positions").trainable
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert again.reads_start
-    np.testing.assert_array_equal(again(inputs), model(inputs))
 
 
 def test_a_model_that_reads_samples_hears_the_same(origin, tmp_path):
@@ -154,11 +107,9 @@ def test_a_model_that_reads_samples_hears_the_same(origin, tmp_path):
     ],
 )
 def test_settings_of_a_wrong_type_are_refused(origin, values, message, tmp_path):
-    table.changed(origin, tmp_path)
-    settings = {**whisper_folder.GENERATION, **values}
-    (tmp_path / "generation_config.json").write_text(json.dumps(settings), "utf-8")
+    files = {"generation_config.json": values}
     with pytest.raises(ValueError, match=message):
-        whisper.read_settings(tmp_path)
+        whisper.read_settings(table.altered(origin.folder, tmp_path, files))
 
 
 def test_start_tokens_need_an_encoder_of_the_caller():
