@@ -49,6 +49,8 @@ FILES = (
     *(CONFIG_FILE, WEIGHTS_FILE, *SPM_FILES, *VOCABULARIES),
     *(TOKENIZER_CONFIG, GENERATION_CONFIG),
 )
+# Keys of `config.json` that `generation_config.json` repeats. It also forbids padding.
+GENERATION = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
 # Positions of a model without a limit, as in OPUS-MT.
 POSITIONS = 512
 # Arguments that CTranslate2 supports and Marian does not.
@@ -144,11 +146,22 @@ class Marian(Format):
             config = _config(self.model, self.max_length)
             tensors = _tensors(self.model, config, self.order)
             (folder / WEIGHTS_FILE).write_bytes(save(tensors, metadata={"format": "pt"}))
-            tokenizer_config = _tokenizer_config(self.model, self.max_length)
             contents = {
                 CONFIG_FILE: {**config, **PRODUCER},
-                GENERATION_CONFIG: _generation(config),
-                TOKENIZER_CONFIG: tokenizer_config,
+                GENERATION_CONFIG: {
+                    **{name: config[name] for name in GENERATION},
+                    "bad_words_ids": [[config["pad_token_id"]]],
+                    "max_length": self.max_length,
+                    "num_beams": 1,
+                },
+                TOKENIZER_CONFIG: {
+                    "tokenizer_class": "MarianTokenizer",
+                    "model_max_length": self.max_length,
+                    "separate_vocabs": not config["share_encoder_decoder_embeddings"],
+                    "eos_token": "</s>",
+                    "unk_token": "<unk>",
+                    "pad_token": "<pad>",
+                },
                 **dict(zip(VOCABULARIES, self.vocabularies, strict=False)),
             }
             for name, content in contents.items():
@@ -220,18 +233,15 @@ def _vocabularies(
     sizes = [model.vocab_size, model.target_vocab_size or model.vocab_size]
     if model.target_vocab_size is not None:
         return [marian_ids(own, size, False) for own, size in zip(names, sizes, strict=True)]
-    joined, different = [], []
-    for i, (one, two) in enumerate(itertools.zip_longest(*names)):
-        joined.append(one or two)
-        if one and two and one != two:
-            different.append((i, one, two))
+    pairs = [*itertools.zip_longest(*names)]
+    different = [(i, *pair) for i, pair in enumerate(pairs) if all(pair) and len({*pair}) > 1]
     if different:
         raise ValueError(
             f"The model has one vocabulary, but its two tokenizers have different pieces for "
             f"{len(different)} ids, such as (id, source, target) {different[:3]}. A Marian folder "
             "has one vocab.json for such a model: pass the tokenizers that it was trained with."
         )
-    return [marian_ids(joined, sizes[0], True)]
+    return [marian_ids([one or two for one, two in pairs], sizes[0], True)]
 
 
 def marian_ids(names: Sequence[str | None], size: int, shared: bool) -> dict[str, int]:
@@ -283,29 +293,6 @@ def _config(model: Transformer, max_length: int) -> dict[str, Any]:
         "decoder_start_token_id": pad,
         "forced_eos_token_id": None,
         "dtype": "float32",
-    }
-
-
-def _generation(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of `generation_config.json`, which forbids padding."""
-    names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
-    return {
-        **{name: config[name] for name in names},
-        "bad_words_ids": [[config["pad_token_id"]]],
-        "max_length": config["max_position_embeddings"],
-        "num_beams": 1,
-    }
-
-
-def _tokenizer_config(model: Transformer, max_length: int) -> dict[str, Any]:
-    """Returns the content of `tokenizer_config.json`."""
-    return {
-        "tokenizer_class": "MarianTokenizer",
-        "model_max_length": max_length,
-        "separate_vocabs": model.target_vocab_size is not None,
-        "eos_token": "</s>",
-        "unk_token": "<unk>",
-        "pad_token": "<pad>",
     }
 
 

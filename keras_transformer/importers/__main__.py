@@ -157,7 +157,8 @@ def run(arguments: argparse.Namespace) -> None:
     check_out(arguments.out)
     options = chosen(arguments, LOADING)
     model, tokenizers = load(arguments.origin, arguments.folder, **options)
-    head = read_head(arguments)
+    read_head = getattr(importer(arguments.origin), "read_head", None)
+    head = None if read_head is None else read_head(arguments.folder)
     with whole_folder(arguments.out) as folder:
         if arguments.export is not None:
             export(arguments, folder, model, tokenizers, head)
@@ -168,12 +169,6 @@ def run(arguments: argparse.Namespace) -> None:
                 tokenizer.save(folder / name)
         if head is not None:
             save_head(head, folder / HEAD)
-
-
-def read_head(arguments: argparse.Namespace) -> Any:
-    """Returns the head that the folder describes, or `None`."""
-    read = getattr(importer(arguments.origin), "read_head", None)
-    return None if read is None else read(arguments.folder)
 
 
 def export(

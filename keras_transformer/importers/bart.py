@@ -12,7 +12,6 @@ from typing import Any
 
 from keras_transformer.importers import pieces
 from keras_transformer.importers.encoder_decoders import EncoderDecoder, check_ids
-from keras_transformer.importers.tables import Loader, ModelLoader, RowOrders
 
 __all__ = ["load", "load_model", "row_orders"]
 
@@ -25,7 +24,4 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabula
 
 
 FAMILY = EncoderDecoder("bart", _vocabulary, unknown=3, embedding_norm=True, learned=True)
-ORIGIN = FAMILY.origin
-load_model: ModelLoader = ORIGIN.load_model
-load: Loader = ORIGIN.load
-row_orders: RowOrders = ORIGIN.row_orders
+load_model, load, row_orders = FAMILY.origin.loaders

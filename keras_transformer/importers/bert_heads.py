@@ -287,16 +287,17 @@ def read_texts(
         ValueError: no such prompt, or its vectors are not pooled.
     """
     path = folder / "config_sentence_transformers.json"
-    read = checkpoint.read_json(path) if path.exists() else {}
+    read = checkpoint.read_json(path, optional=True)
     prompts = {name: text for name, text in (read.get("prompts") or {}).items() if text}
     name = prompt or read.get("default_prompt_name")
     if prompt is not None and prompt not in prompts:
         raise ValueError(f"{path} has no prompt {prompt!r}, but {sorted(prompts)}.")
-    if name in prompts and pooling.exists():
-        if checkpoint.read_json(pooling).get("include_prompt") is False:
-            raise ValueError(f"{pooling} leaves out the prompt, which is not supported.")
-    path = path.with_name("sentence_bert_config.json")
-    settings = checkpoint.read_json(path) if path.exists() else {}
+    if (
+        name in prompts
+        and checkpoint.read_json(pooling, optional=True).get("include_prompt") is False
+    ):
+        raise ValueError(f"{pooling} leaves out the prompt, which is not supported.")
+    settings = checkpoint.read_json(path.with_name("sentence_bert_config.json"), optional=True)
     found = {key: settings.get(key) for key in ("do_lower_case", "max_seq_length")}
     found["prompt"] = prompts.get(name)
     found["prompts"] = None if name in prompts else prompts

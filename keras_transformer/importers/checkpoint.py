@@ -177,8 +177,13 @@ def check_sizes(
         )
 
 
-def read_json(path: StrPath) -> dict[str, Any]:
-    """Reads a JSON object as a dict. Raises `ValueError` for any other content."""
+def read_json(path: StrPath, optional: bool = False) -> dict[str, Any]:
+    """Reads a JSON object as a dict. Raises `ValueError` for any other content.
+
+    If the file is `optional`, a missing one is an empty dict.
+    """
+    if optional and not pathlib.Path(path).exists():
+        return {}
     try:
         read = json.loads(pathlib.Path(path).read_text("utf-8"))
     except (ValueError, RecursionError) as error:  # of JSON, of UTF-8, or nested too deeply

@@ -109,8 +109,7 @@ class EncoderDecoder:
                 f"max_position_embeddings={config['max_position_embeddings']}, but at most "
                 f"{MOST_POSITIONS} are supported."
             )
-        path = folder / "generation_config.json"
-        generation = checkpoint.read_json(path) if path.exists() else {}
+        generation = checkpoint.read_json(folder / "generation_config.json", optional=True)
         if type(generation.get("forced_bos_token_id")) is int:
             config["forced_bos_token_id"] = generation["forced_bos_token_id"]
         for name in POSITIONS:

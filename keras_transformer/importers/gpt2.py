@@ -15,10 +15,7 @@ from keras_transformer.importers import checkpoint, pieces
 from keras_transformer.importers.mapping import NEVER_LOW
 from keras_transformer.importers.tables import (
     Arrays,
-    Loader,
-    ModelLoader,
     Origin,
-    RowOrders,
     Table,
 )
 from keras_transformer.layers.positions import LearnedPositionEncoding
@@ -107,6 +104,4 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabula
 
 
 ORIGIN = Origin("gpt2", _read_files, make_table, _vocabulary)
-load_model: ModelLoader = ORIGIN.load_model
-load: Loader = ORIGIN.load
-row_orders: RowOrders = ORIGIN.row_orders
+load_model, load, row_orders = ORIGIN.loaders

@@ -75,7 +75,7 @@ def load_model(
     >>> model = load_model(task)  # doctest: +SKIP
     >>> export_onnx(model, "out/gpt2", search=GreedySearch())  # doctest: +SKIP
     """
-    task = _checked(_loaded(task))
+    task = _checked(task)
     given = {"begin_id": begin_id, "end_id": end_id, "pad_id": pad_id, "unknown_id": unknown_id}
     ids = _special_ids(task) | {key: id for key, id in given.items() if id is not None}
     kind = HubCausalModel
@@ -126,19 +126,18 @@ def _hub() -> ModuleType:
     return keras_hub
 
 
-def _loaded(task: Any) -> Any:
-    """Returns the task, loaded from its preset if `task` names one."""
-    if isinstance(task, (str, os.PathLike)):
-        return _hub().models.CausalLM.from_preset(str(task))  # a Seq2SeqLM is one, too
-    return task
-
-
 def _reads_source(task: Any) -> bool:
     return isinstance(task, _hub().models.Seq2SeqLM)
 
 
 def _checked(task: Any) -> Any:
-    """Returns the task. Raises `TypeError` unless a search can call its methods."""
+    """Returns the task, loaded if `task` names its preset.
+
+    Raises:
+        TypeError: a search cannot call its methods.
+    """
+    if isinstance(task, (str, os.PathLike)):
+        task = _hub().models.CausalLM.from_preset(str(task))  # a Seq2SeqLM is one, too
     if not isinstance(task, _hub().models.CausalLM):
         raise TypeError(
             "task must be a CausalLM or Seq2SeqLM of keras_hub.models, or the name of a preset, "

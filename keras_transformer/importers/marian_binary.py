@@ -17,7 +17,7 @@ Content = TypeVar("Content")
 VERSION = 1
 CONFIG = "special:model.yml"
 FLOAT32, FLOAT16, INT8, INTGEMM8 = 0x404, 0x402, 0x101, 0x4101
-FLOATS = {FLOAT32: "<f4", FLOAT16: "<f2"}
+DTYPES = {FLOAT32: "<f4", FLOAT16: "<f2", INTGEMM8: "<i1"}
 # Multipliers of activations, for products of integers; float32 does not need them.
 ACTIVATIONS = "_QuantMultA"
 
@@ -103,35 +103,31 @@ def _read_model(reader: Reader) -> tuple[dict[str, Array], dict[str, Any]]:
 
 def _numbers(name: str, shape: tuple[int, ...], kind: int, payload: Array) -> Array:
     """Returns the float32 array of a tensor."""
-    count = math.prod(shape)
-    if kind in FLOATS:
-        width = np.dtype(FLOATS[kind]).itemsize
-    elif kind == INTGEMM8:
-        width = 1
-    else:
+    if kind not in DTYPES:
         raise ValueError(
             f"{name!r} has the number type {kind:#x}, but must be float32, float16 or intgemm8. "
             "Convert the model with marian-conv --gemm-type float32."
         )
-    needed = count * width + (4 if kind == INTGEMM8 else 0)
+    size = math.prod(shape) * np.dtype(DTYPES[kind]).itemsize
+    needed = size + (4 if kind == INTGEMM8 else 0)  # with the scale
     if min(shape, default=0) < 1 or len(payload) < needed:
         raise ValueError(
             f"{name!r} has shape {shape}, {needed:,} bytes, but the file has {len(payload):,}."
         )
-    if kind in FLOATS:
-        return payload[: count * width].view(FLOATS[kind]).astype(np.float32).reshape(shape)
-    multiplier = payload[count:needed].copy().view("<f4")[0]
+    numbers = payload[:size].view(DTYPES[kind])
+    if kind != INTGEMM8:
+        return numbers.astype(np.float32).reshape(shape)
+    multiplier = payload[size:needed].copy().view("<f4")[0]
     if not (np.isfinite(multiplier) and multiplier > 0):
         raise ValueError(f"{name!r} has the scale {multiplier}, but must have a positive one.")
-    integers = payload[:count].view(np.int8)
     if name.endswith("Wemb"):  # stored row by row
-        return integers.reshape(shape) / multiplier
+        return numbers.reshape(shape) / multiplier
     if name.endswith("Wt"):
         raise ValueError(
             f"{name!r} is a transposed matrix in intgemm8, which is not supported. Convert the "
             "model with marian-conv --gemm-type float32."
         )
-    return integers.reshape(shape[::-1]).T / multiplier  # stored (outputs, inputs)
+    return numbers.reshape(shape[::-1]).T / multiplier  # stored (outputs, inputs)
 
 
 def read_settings(text: str) -> dict[str, Any]:

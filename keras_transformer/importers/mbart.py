@@ -19,7 +19,6 @@ from typing import Any
 
 from keras_transformer.importers import checkpoint, pieces
 from keras_transformer.importers.encoder_decoders import EncoderDecoder, read_pieces
-from keras_transformer.importers.tables import Loader, ModelLoader, RowOrders
 
 __all__ = ["LANGUAGES", "load", "load_model", "row_orders"]
 
@@ -37,8 +36,7 @@ MODEL = "sentencepiece.bpe.model"
 
 
 def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabulary:
-    path, options = folder / "tokenizer_config.json", config["options"]
-    settings = checkpoint.read_json(path) if path.exists() else {}
+    settings = checkpoint.read_json(folder / "tokenizer_config.json", optional=True)
     kind = str(settings.get("tokenizer_class") or config.get("tokenizer_class"))
     if kind.startswith("MBartTokenizer"):
         raise ValueError(
@@ -52,7 +50,8 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabula
         read = read_pieces(folder, config, MODEL, lambda own: names, strip=True)
         return pieces.Vocabulary(lambda orders: pieces.renumbered_json(read, orders[0], "<s>"))
     read = read_pieces(folder, config, MODEL, _numbered)
-    ids, chosen = pieces.json_ids(read), [options.pop(side, None) for side in ("source", "target")]
+    ids = pieces.json_ids(read)
+    chosen = [config["options"].pop(side, None) for side in ("source", "target")]
     found = [name for name in LANGUAGES if name in ids]
     for side, language in zip(("source", "target"), chosen, strict=True):
         if language not in found:
@@ -74,7 +73,4 @@ def _numbered(own: list[str]) -> list[str]:
 FAMILY = EncoderDecoder(
     "mbart", _vocabulary, unknown=3, norm_first=True, embedding_norm=True, learned=True
 )
-ORIGIN = FAMILY.origin
-load_model: ModelLoader = ORIGIN.load_model
-load: Loader = ORIGIN.load
-row_orders: RowOrders = ORIGIN.row_orders
+load_model, load, row_orders = FAMILY.origin.loaders

@@ -20,10 +20,6 @@ from keras_transformer.importers.encoders import TENSORS as BERT
 from keras_transformer.importers.encoders import TYPES, WORDS, EncoderImporter, Relative, in_pairs
 from keras_transformer.importers.tables import (
     Arrays,
-    HeadReader,
-    Loader,
-    ModelLoader,
-    RowOrders,
     Table,
 )
 from keras_transformer.layers.blocks import GatedFeedForward
@@ -203,11 +199,4 @@ def _positions(config: Mapping[str, Any]) -> list[RotaryPositionEncoding]:
 
 
 IMPORTER = ModernBertImporter("modernbert", RELATIVE)
-
-ORIGIN = IMPORTER.origin
-load_model: ModelLoader = ORIGIN.load_model
-load: Loader = ORIGIN.load
-row_orders: RowOrders = ORIGIN.row_orders
-load_task: Loader = IMPORTER.load_task
-read_head: HeadReader = IMPORTER.read_head
-load_sentence_encoder: ModelLoader = IMPORTER.load_sentence_encoder
+load, load_model, load_sentence_encoder, load_task, read_head, row_orders = IMPORTER.loaders

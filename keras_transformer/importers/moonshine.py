@@ -30,10 +30,7 @@ from keras_transformer.importers import checkpoint, mapping, pieces
 from keras_transformer.importers.encoder_decoders import check_ids
 from keras_transformer.importers.tables import (
     Arrays,
-    Loader,
-    ModelLoader,
     Origin,
-    RowOrders,
     Table,
 )
 from keras_transformer.layers.blocks import EncoderBlock, GatedFeedForward
@@ -264,6 +261,4 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabula
 
 
 ORIGIN = Origin("moonshine", CONFIG.read_files, make_table, _vocabulary)
-load_model: ModelLoader = ORIGIN.load_model
-load: Loader = ORIGIN.load
-row_orders: RowOrders = ORIGIN.row_orders
+load_model, load, row_orders = ORIGIN.loaders

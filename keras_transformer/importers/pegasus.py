@@ -12,7 +12,6 @@ from typing import Any
 
 from keras_transformer.importers import pieces
 from keras_transformer.importers.encoder_decoders import EncoderDecoder, read_pieces
-from keras_transformer.importers.tables import Loader, ModelLoader, RowOrders
 
 __all__ = ["load", "load_model", "row_orders"]
 
@@ -26,7 +25,4 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabula
 
 
 FAMILY = EncoderDecoder("pegasus", _vocabulary, unknown=105, norm_first=True)
-ORIGIN = FAMILY.origin
-load_model: ModelLoader = ORIGIN.load_model
-load: Loader = ORIGIN.load
-row_orders: RowOrders = ORIGIN.row_orders
+load_model, load, row_orders = FAMILY.origin.loaders

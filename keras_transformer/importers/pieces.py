@@ -66,8 +66,7 @@ def piece_ids(model: bytes) -> dict[str, int]:
 def unknown_id(model: bytes) -> int:
     """Returns the id of the unknown piece of a serialized SentencePiece model."""
     proto = _proto(model)
-    kinds = [piece.type for piece in proto.pieces]
-    return kinds.index(proto.SentencePiece.UNKNOWN)
+    return [piece.type for piece in proto.pieces].index(proto.SentencePiece.UNKNOWN)
 
 
 def unknown_pieces(ids: Mapping[str, int], *models: bytes) -> list[str]:
@@ -339,7 +338,7 @@ def word_pieces(folder: StrPath, ids: dict[str, int]) -> dict[str, Any]:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     path = pathlib.Path(folder) / "tokenizer_config.json"
-    settings = read_json(path) if path.exists() else {}
+    settings = read_json(path, optional=True)
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),

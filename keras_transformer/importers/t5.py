@@ -15,12 +15,10 @@ import pathlib
 from typing import Any
 
 from keras_transformer.importers import checkpoint, pieces
+from keras_transformer.importers.encoder_decoders import check_ids
 from keras_transformer.importers.tables import (
     Arrays,
-    Loader,
-    ModelLoader,
     Origin,
-    RowOrders,
     Table,
     equal,
 )
@@ -85,11 +83,9 @@ def read_files(
     files: checkpoint.HuggingFace, folder: pathlib.Path
 ) -> tuple[dict[str, Any], Arrays]:
     config, tensors = files.read_files(folder)
-    path = folder / "tokenizer_config.json"
-    if path.exists():
-        kind = checkpoint.read_json(path).get("tokenizer_class")
-        config["tokenizer_class"] = kind or config["tokenizer_class"]
-    return config, tensors
+    kind = checkpoint.read_json(folder / "tokenizer_config.json", optional=True)
+    config["tokenizer_class"] = kind.get("tokenizer_class") or config["tokenizer_class"]
+    return {**config, "unk_token_id": UNKNOWN}, tensors
 
 
 def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any]) -> Table:
@@ -119,7 +115,7 @@ def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any])
         config["relative_attention_num_buckets"],
         config["relative_attention_max_distance"],
     )
-    pad, end = config["pad_token_id"], config["eos_token_id"]
+    special = [config[f"{name}_token_id"] for name in ("pad", "unk", "decoder_start", "eos")]
     depth = config["num_layers"]
     return Table(
         rows,
@@ -132,7 +128,7 @@ def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any])
         },
         layers={"encoder": depth, "decoder": config["num_decoder_layers"] or depth},
         num_heads=config["num_heads"],
-        special=[(config["vocab_size"], pad, UNKNOWN, config["decoder_start_token_id"], end)],
+        special=[(config["vocab_size"], *special)],
         copies=copies,
         spare=rf"decoder\.block\.0\.{CROSS}\.relative_attention_bias\.weight",  # never used
         scale=config["d_model"] ** -0.5,
@@ -166,7 +162,7 @@ def vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabular
     path = folder / "tokenizer.json"
     if path.exists():
         read = pieces.read_tokenizer(path)
-        _check(path, config, pieces.json_ids(read))
+        check_ids(path, pieces.json_ids(read), config)
         return pieces.Vocabulary(lambda orders: pieces.renumbered_json(read, orders[0]))
     path = folder / "spiece.model"
     if not path.exists():
@@ -176,25 +172,12 @@ def vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabular
         )
     model = pieces.read_spm(path)
     ids = pieces.piece_ids(model)
-    _check(path, config, ids)
+    check_ids(path, ids, config)
     more = range(len(ids), min(len(ids) + SENTINELS, config["vocab_size"]))
     if "<extra_id_0>" not in ids and "▁<extra_id_0>" not in ids:
         ids |= {f"<extra_id_{SENTINELS - 1 - i}>": id for i, id in enumerate(more)}
     return pieces.of_both_sides([model, model], [ids, ids], shared=True)
 
 
-def _check(path: pathlib.Path, config: dict[str, Any], ids: dict[str, int]) -> None:
-    """Raises `ValueError` unless a vocabulary has the special ids of the configuration."""
-    special = (config["pad_token_id"], config["eos_token_id"], UNKNOWN)
-    for piece, id in zip(("<pad>", "</s>", "<unk>"), special, strict=True):
-        if ids.get(piece) != id:
-            raise ValueError(
-                f"{path} numbers {piece!r} as {ids.get(piece)}, but the model as {id}. Check that "
-                "both belong to one model."
-            )
-
-
 ORIGIN = Origin("t5", functools.partial(read_files, CONFIG), make_table, vocabulary)
-load_model: ModelLoader = ORIGIN.load_model
-load: Loader = ORIGIN.load
-row_orders: RowOrders = ORIGIN.row_orders
+load_model, load, row_orders = ORIGIN.loaders

@@ -48,10 +48,7 @@ from keras_transformer.importers.speech_tokens import (
 from keras_transformer.importers.stack import encoder_stack
 from keras_transformer.importers.tables import (
     Arrays,
-    Loader,
-    ModelLoader,
     Origin,
-    RowOrders,
     Special,
     Table,
 )
@@ -245,6 +242,4 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> Vocabulary:
 
 
 ORIGIN = Origin("whisper", CONFIG.read_files, make_table, _vocabulary)
-load_model: ModelLoader = ORIGIN.load_model
-load: Loader = ORIGIN.load
-row_orders: RowOrders = ORIGIN.row_orders
+load_model, load, row_orders = ORIGIN.loaders

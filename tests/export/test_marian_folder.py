@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from helpers import marian_folder, published
+from helpers import exports, marian_folder, published
 from helpers.published import torch, transformers
 from helpers.tiers import quick
 
@@ -38,19 +38,7 @@ def tokenizers():
 
 
 def random_model(vocab_size, **options):
-    """Returns a model with random weights that writes many different texts."""
-    sizes = {"num_layers": 2, "d_model": 22, "num_heads": 2, "d_ff": 19}
-    model = kt.Transformer(vocab_size, **{**sizes, **options})
-    random = np.random.default_rng(11)
-    for weight in model.weights:
-        noise = random.normal(size=weight.shape)
-        if len(weight.shape) == 2:
-            large = ("cross_attention/value/kernel", "cross_attention/output/kernel")
-            size = 4.5 if weight.path.endswith(large) else 1.5
-            weight.assign(noise * size * 22**-0.5)
-        else:
-            weight.assign(0.3 * noise + (1.0 if weight.path.endswith("gamma") else 0.0))
-    return model
+    return exports.tiny("translate", vocab_size, **{"d_model": 22, "d_ff": 19, **options})
 
 
 def generated(folder, tokenizer, texts, beams, **options):
@@ -169,30 +157,6 @@ def test_transformers_writes_the_same_texts_with_both_folders(opus, beams):
     assert generated(again, read, texts, beams)[1] == expected
 
 
-# Bad input
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"positions": kt.LearnedPositionEncoding(13)}, "LearnedPositionEncoding that are not"),
-        ({"positions": "rotary", "key_dim": 4}, "RotaryPositionEncoding inside of attention"),
-        ({"positions": kt.SinusoidalPositionEncoding(base=100.0)}, "not the paper's sinusoids"),
-        (
-            {"norm_first": True, "embedding_norm": True, "epsilon": 1e-6},
-            "norm_first=True; embedding_norm=True; epsilon=1e-06",
-        ),
-        ({"recurrent_decoder": True}, "recurrent_decoder=True"),
-        ({"activation": "softplus"}, "activation='softplus'"),
-    ],
-)
-def test_models_that_the_folder_cannot_hold_are_refused(options, message, tokenizers, tmp_path):
-    model = random_model(70, **options)
-    with pytest.raises(ValueError, match=f"A Marian folder cannot hold this model.*{message}"):
-        export_marian(model, tmp_path / "out", tokenizers[0])
-    assert not any(tmp_path.iterdir())
-
-
 def test_updates_of_lora_are_written(tokenizers, tmp_path):
     model = random_model(tokenizers[0].vocab_size)
     model.enable_lora(rank=2)
@@ -202,20 +166,36 @@ def test_updates_of_lora_are_written(tokenizers, tmp_path):
     export_marian(model, tmp_path / "out", tokenizers[0], verbose=False)  # compares the logits
 
 
-@pytest.mark.parametrize("length", [0, -1, 1, 2.5, True])
-def test_a_length_without_room_for_a_token_is_refused(length, tokenizers, tmp_path):
-    with pytest.raises((TypeError, ValueError), match="max_length must"):
-        export_marian(random_model(70), tmp_path / "out", tokenizers[0], max_length=length)
+# Bad input
+
+UNFIT = [
+    ({"positions": kt.LearnedPositionEncoding(13)}, "LearnedPositionEncoding that are not"),
+    ({"positions": "rotary", "key_dim": 4}, "RotaryPositionEncoding inside of attention"),
+    ({"positions": kt.SinusoidalPositionEncoding(base=100.0)}, "not the paper's sinusoids"),
+    (
+        {"norm_first": True, "embedding_norm": True, "epsilon": 1e-6},
+        "norm_first=True; embedding_norm=True; epsilon=1e-06",
+    ),
+    ({"recurrent_decoder": True}, "recurrent_decoder=True"),
+    ({"activation": "softplus"}, "activation='softplus'"),
+]
+REFUSED = [  # options of the model, tokenizers' numbers, arguments, message
+    *((o, (0,), {}, f"A Marian folder cannot hold this model.*{message}") for o, message in UNFIT),
+    *(({}, (0,), {"max_length": n}, "max_length must") for n in (0, -1, 1, 2.5, True)),
+    ({}, (), {}, "pass tokenizer, a Tokenizer"),
+    ({"vocab_size": 23}, (0,), {}, r"has \d\d ids, but the model"),
+    ({}, (0, 1), {}, "two tokenizers have different pieces for"),
+]
 
 
-def test_tokenizers_that_do_not_fit_are_refused(tokenizers, tmp_path):
-    source, target = tokenizers
-    with pytest.raises(TypeError, match="pass tokenizer, a Tokenizer"):
-        export_marian(random_model(70), tmp_path / "out", None)
-    with pytest.raises(ValueError, match=f"has {source.vocab_size} ids, but the model"):
-        export_marian(random_model(23), tmp_path / "out", source)
-    with pytest.raises(ValueError, match="two tokenizers have different pieces for"):
-        export_marian(random_model(70), tmp_path / "out", source, target_tokenizer=target)
+@pytest.mark.parametrize("sizes, numbers, options, message", REFUSED)
+def test_what_the_folder_cannot_hold_is_refused(
+    sizes, numbers, options, message, tokenizers, tmp_path
+):
+    model = random_model(**{"vocab_size": 70, **sizes})
+    source, target = [*(tokenizers[number] for number in numbers), None, None][:2]
+    with pytest.raises((TypeError, ValueError), match=message):
+        export_marian(model, tmp_path / "out", source, target_tokenizer=target, **options)
     assert not any(tmp_path.iterdir())
 
 

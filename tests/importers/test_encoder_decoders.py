@@ -177,7 +177,7 @@ def test_targets_are_those_of_their_training(families, name):
 def test_one_command_writes_one_file(families, name, tmp_path):
     family = families(name)
     options = [f"--{side}={language}" for side, language in family.options.items()]
-    command = [family.importer.ORIGIN.name, str(family.folder), str(tmp_path / "out"), *options]
+    command = [family.importer.FAMILY.name, str(family.folder), str(tmp_path / "out"), *options]
     command += ["--export", "onnx", "--beam-width", "3", "--quiet"]
     assert main(command) == 0
     translator = Translator(tmp_path / "out")

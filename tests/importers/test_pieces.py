@@ -36,28 +36,22 @@ def processor(model):
     return sentencepiece.SentencePieceProcessor(model_proto=model)
 
 
-def order_of(ids, copies=0):
+def ours_of(model, ids):
+    """Returns a tokenizer with our ids, and the model's id of each of them."""
     special = special_id(ids, "<unk>"), special_id(ids, "</s>")
-    return row_order(len(ids), None, special[0], None, special[1], copies)
+    order = row_order(len(ids), None, special[0], None, special[1])
+    return renumbered(model, piece_names(ids, order)), order
 
 
 @pytest.mark.parametrize("options", KINDS, ids=lambda options: "-".join(map(str, options.values())))
 def test_renumbered_models_give_the_same_pieces_and_text(options):
     model = trained(LINES[:4] * 3, 420, **options)
-    ids = piece_ids(model)
-    order = order_of(ids)
-    tokenizer, before = renumbered(model, piece_names(ids, order)), processor(model)
-    assert tokenizer.vocab_size == len(ids) + 2
+    (tokenizer, order), before = ours_of(model, piece_ids(model)), processor(model)
+    assert tokenizer.vocab_size == len(piece_ids(model)) + 2
     for line in LINES:
         ours, theirs = tokenizer.encode(line), before.encode(line)
-        assert [int(order[i]) for i in ours] == theirs
+        assert order[ours].tolist() == theirs
         assert tokenizer.decode(ours) == before.decode(theirs)
-
-
-def test_tf_encode_equals_encode():
-    model = trained(LINES[:4] * 3, 420)
-    ids = piece_ids(model)
-    tokenizer = renumbered(model, piece_names(ids, order_of(ids)))
     assert tokenizer.tf_encode(LINES).to_list() == tokenizer.encode(LINES)
 
 
@@ -86,8 +80,7 @@ def test_ids_come_from_the_vocabulary_and_missing_pieces_copy_the_unknown_token(
     for writes in (False, True):
         tokenizer = renumbered(model, names, writes)
         for line in [*LINES, ">>fra<< " + LINES[0]]:
-            ours = [int(order[i]) for i in tokenizer.encode(line)]
-            assert ours == folder_ids(model, ids, line)
+            assert order[tokenizer.encode(line)].tolist() == folder_ids(model, ids, line)
     written = names.index("zzz")
     assert tokenizer.decode([written, *tokenizer.encode("um")]) == "zzz um"
     table = np.arange(len(ids))[:, None] * np.ones((1, 2))
@@ -100,11 +93,10 @@ def test_pieces_that_only_the_vocabulary_has_do_not_change_merges():
     model = trained(["der mann liest ein wetter buch", "heute regnet es"] * 9, model_type="bpe")
     ids = piece_ids(model)
     ids |= {piece: len(ids) + i for i, piece in enumerate({"te", "re", "es", "ut"} - ids.keys())}
-    order, before = order_of(ids), processor(model)
-    tokenizer = renumbered(model, piece_names(ids, order))
+    (tokenizer, order), before = ours_of(model, ids), processor(model)
     for line in ("heute regnet es", "der wetter mann liest"):
         ours = tokenizer.encode(line)
-        assert [int(order[i]) for i in ours] == before.encode(line)
+        assert order[ours].tolist() == before.encode(line)
         assert tokenizer.encode(line, sample=True, alpha=0.0) == ours
 
 
@@ -116,8 +108,7 @@ def test_ids_without_a_piece_have_names_of_their_own():
 
 def test_control_pieces_are_not_written():
     model = trained(LINES[:4] * 3, 200, control_symbols=["[INST]"])
-    ids = piece_ids(model)
-    tokenizer = renumbered(model, piece_names(ids, order_of(ids)))
+    tokenizer, _ = ours_of(model, piece_ids(model))
     control = tokenizer.pieces.index("[INST]")
     assert control not in tokenizer.encode("[INST] um")
     assert tokenizer.decode([control, *tokenizer.encode("um")]) == "um"

@@ -91,7 +91,7 @@ def test_byt5_needs_no_file_of_a_tokenizer(kind, tmp_path):
     [
         (
             {"config.json": {"eos_token_id": 5}},
-            "spiece.model numbers '</s>' as 1, but the model as 5",
+            "spiece.model numbers '</s>' as 1, but config.json says eos_token_id=5",
         ),
         ({"spiece.model": None}, "neither tokenizer.json nor spiece.model"),
     ],

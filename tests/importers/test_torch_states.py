@@ -9,15 +9,14 @@ import math
 
 import numpy as np
 import pytest
-from helpers import reference
+from helpers import published, reference
 from helpers.checks import assert_close, integers, normal, numpy64, randomise, weights_of
+from helpers.published import torch
 
 from keras_transformer.importers import opennmt
 from keras_transformer.importers.mapping import NEVER, row_order
 from keras_transformer.importers.torch_transformer import load_weights, mapped_weights
 from keras_transformer.models import Transformer
-
-torch = pytest.importorskip("torch", reason="PyTorch, which this test compares with, is missing")
 
 B, S, T, V, D, H, F, N = 3, 7, 5, 23, 22, 2, 19, 2
 
@@ -33,7 +32,6 @@ def torch_transformer(norm_first, activation="relu", epsilon=1e-5):
         "dtype": torch.float64,
     }
     nn = torch.nn
-    torch.manual_seed(0)
 
     def final_norm():
         return nn.LayerNorm(D, epsilon, dtype=torch.float64) if norm_first else None
@@ -43,15 +41,7 @@ def torch_transformer(norm_first, activation="relu", epsilon=1e-5):
     )
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(D, H, F, **options), N, final_norm())
     model = nn.Transformer(D, H, N, N, F, custom_encoder=encoder, custom_decoder=decoder, **options)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "norm" in name and name.endswith("weight"):
-                weight.normal_(1.0, 0.3)
-            elif weight.ndim == 1:
-                weight.normal_(0.0, 0.3)
-            else:
-                weight.normal_(0.0, weight.shape[1] ** -0.5)
-    return model.eval()
+    return published.drawn(model)
 
 
 def state_of(torch_model):
@@ -105,12 +95,12 @@ def test_mapped_weights_give_the_outputs_of_pytorch(side, activation, norm_first
     assert_close(ours[target > 0], expected[target > 0])
 
 
-def test_an_unknown_weight_is_named():
-    with pytest.raises(ValueError, match="lm_head.weight is left over"):
-        mapped_weights({"lm_head.weight": np.zeros((V, D))})
-    for name in ("encoder.layers.0.norm3.weight", "decoder.layers.1.gate.weight"):
-        with pytest.raises(ValueError, match=f"{name} is left over"):
-            mapped_weights({name: np.zeros(D)})
+@pytest.mark.parametrize(
+    "name", ["lm_head.weight", "encoder.layers.0.norm3.weight", "decoder.layers.1.gate.weight"]
+)
+def test_an_unknown_weight_is_named(name):
+    with pytest.raises(ValueError, match=f"{name} is left over"):
+        mapped_weights({name: np.zeros(D)})
 
 
 def test_a_model_of_other_sizes_is_refused_and_left_unchanged():
@@ -119,8 +109,7 @@ def test_a_model_of_other_sizes_is_refused_and_left_unchanged():
     before = weights_of(model)
     with pytest.raises(ValueError, match=rf"feed_forward/hidden/bias has shape \({F},\)"):
         load_weights(model, state, {"token_embedding/embeddings": np.zeros((V, D))})
-    for path, array in weights_of(model).items():
-        np.testing.assert_array_equal(array, before[path])
+    np.testing.assert_equal(weights_of(model), before)
 
 
 # OpenNMT-py
@@ -189,29 +178,26 @@ def test_opennmt_models_give_the_outputs_of_pytorch(shared, tied, earlier):
     assert_close(logits[target > 0], expected[target > 0])
 
 
+KEYS = "decoder.transformer_layers.0.context_attn.linear_keys.bias"
+BEYOND = "encoder.transformer.1000000000000.x"
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
-        (
-            {"decoder.transformer_layers.0.context_attn.linear_keys.bias": None},
-            "context_attn.linear_keys.bias is missing",
-        ),
+        ({KEYS: None}, "context_attn.linear_keys.bias is missing"),
         ({"encoder.layer_norm.weight": None}, "encoder.layer_norm.weight is missing"),
+        ({BEYOND: np.zeros(2)}, "transformer.1000000000000.x is left over"),
         (
-            {"encoder.transformer.1000000000000.x": np.zeros(2)},
-            "transformer.1000000000000.x is left over",
+            dict.fromkeys(map(opennmt.TABLE.format, opennmt.BLOCKS)),
+            "Pass the states of an OpenNMT-py model",
         ),
     ],
 )
 def test_every_weight_of_a_state_is_checked(changes, message):
     table = np.zeros((V, D), "float32")
-    state = {opennmt.TABLE.format(side): table for side in ("encoder", "decoder")}
+    state = {opennmt.TABLE.format(side): table for side in opennmt.BLOCKS}
     state |= opennmt_state(torch_transformer(True)) | changes
     state = {name: array for name, array in state.items() if array is not None}
     with pytest.raises(ValueError, match=message):
         opennmt.load_model(state, {"weight": table, "bias": table[:, 0]}, H)
-
-
-def test_a_state_of_another_origin_is_refused():
-    with pytest.raises(ValueError, match="Pass the states of an OpenNMT-py model"):
-        opennmt.load_model({}, {}, H)
