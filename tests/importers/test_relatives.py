@@ -274,7 +274,7 @@ def test_an_answer_is_a_part_of_the_passage(name, tmp_path):
     model = write(name, "ForQuestionAnswering", tmp_path, max_position_embeddings=99)
     row, place = pair_of_theirs(name, tmp_path)
     with torch.no_grad():
-        start, end = (x[0, place].softmax(0) for x in model(**row).to_tuple())
+        start, end = (x[0].softmax(0)[place] for x in model(**row).to_tuple())
     joint = np.triu(np.outer(start, end))
     first, last = np.unravel_index(joint.argmax(), joint.shape)
     found = predicted(name, tmp_path)

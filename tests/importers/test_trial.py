@@ -4,7 +4,7 @@ import pytest
 from helpers import artefacts, bergamot_model, whisper_folder
 
 from keras_transformer.importers import trial
-from keras_transformer.importers.__main__ import check_out, main
+from keras_transformer.importers.__main__ import main
 
 
 def test_a_line_has_the_sentence_and_its_result(tmp_path):
@@ -48,23 +48,3 @@ def test_results_of_either_form_are_replaced(tmp_path, capsys):
         names = {path.name for path in out.iterdir()}
         written = {"artefact.json"} if options and status == 0 else {"model.keras"}
         assert written <= names
-
-
-@pytest.mark.parametrize(
-    "names, reason",
-    [
-        (["model.keras", "tokenizer.model"], None),
-        (["model.keras", "head.json", "tokenizer.model", "target_tokenizer.model"], None),
-        ([], None),
-        (["model.keras", "notes.txt"], "it holds notes.txt"),
-        (["artefact.json"], "it holds artefact.json"),  # of another program
-    ],
-)
-def test_only_results_of_the_command_are_replaced(names, reason, tmp_path):
-    for name in names:
-        (tmp_path / name).write_text("{}", "utf-8")
-    if reason is None:
-        check_out(tmp_path)
-    else:
-        with pytest.raises(ValueError, match=rf"not an earlier result .*\({reason}\)"):
-            check_out(tmp_path)
