@@ -10,8 +10,8 @@ from keras_transformer.importers.speech_tokens import (
     SpeechSettings,
     language_code,
     make_settings,
-    make_tokenizer,
 )
+from keras_transformer.importers.speech_tokens import vocabulary as vocabulary
 from keras_transformer.importers.tables import Arrays, Special, Table, shape_of
 from keras_transformer.types import StrPath
 
@@ -87,11 +87,6 @@ def make_table(config: Mapping[str, Any], tensors: Arrays) -> Table:
         without=r"\w+_embedding/output_bias",
         **known | whisper.common(as_whisper),
     )
-
-
-def vocabulary(folder: pathlib.Path, config: Mapping[str, Any]) -> pieces.Vocabulary:
-    """Returns the tokenizer of a folder."""
-    return pieces.Vocabulary(lambda orders: make_tokenizer(folder, orders[0]))
 
 
 def _special(folder: pathlib.Path) -> Special:

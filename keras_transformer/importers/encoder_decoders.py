@@ -185,6 +185,22 @@ def check_ids(
     return ids
 
 
+def json_vocabulary(
+    folder: pathlib.Path,
+    config: Mapping[str, Any],
+    begin: str | None = None,
+    special: Mapping[str, str] = SPECIAL_IDS,
+) -> pieces.Vocabulary:
+    """Returns the tokenizer of `tokenizer.json`; `special` is as in `check_ids`.
+
+    The piece `begin` starts every text, if it is given.
+    """
+    path = folder / "tokenizer.json"
+    read = pieces.read_tokenizer(path)
+    check_ids(path, pieces.json_ids(read), config, special)
+    return pieces.Vocabulary(lambda orders: pieces.renumbered_json(read, orders[0], begin))
+
+
 def read_pieces(
     folder: pathlib.Path,
     config: Mapping[str, Any],

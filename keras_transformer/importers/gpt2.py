@@ -8,10 +8,12 @@ padding nor an unknown token, and one token, `<|endoftext|>`, begins and ends a 
 A folder holds `config.json`, `model.safetensors` (or `pytorch_model.bin`) and `tokenizer.json`.
 """
 
+import functools
 import pathlib
 from typing import Any
 
-from keras_transformer.importers import checkpoint, pieces
+from keras_transformer.importers import checkpoint
+from keras_transformer.importers.encoder_decoders import json_vocabulary
 from keras_transformer.importers.mapping import NEVER_LOW
 from keras_transformer.importers.tables import (
     Arrays,
@@ -70,7 +72,6 @@ def _read_files(folder: pathlib.Path) -> tuple[dict[str, Any], Arrays]:
 
 def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any]) -> Table:
     begin, end = config["bos_token_id"], config["eos_token_id"]
-    d_model, length = config["n_embd"], config["n_positions"]
     return Table(
         TENSORS,
         sizes={
@@ -84,7 +85,7 @@ def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any])
         copies=checkpoint.tied(config, "lm_head.weight", "transformer.wte.weight"),
         spare=r"transformer\.h\.\d+\.attn\.(masked_)?bias",
         transposed=False,
-        scale=d_model**-0.5,
+        scale=config["n_embd"] ** -0.5,
         never=NEVER_LOW,
         model=CausalTransformer,
         settings={
@@ -92,16 +93,12 @@ def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any])
             "attention_dropout": config["attn_pdrop"],
             "activation": checkpoint.activation(config, "activation_function"),
             "norm_first": True,
-            "positions": LearnedPositionEncoding(length),
+            "positions": LearnedPositionEncoding(config["n_positions"]),
             "epsilon": config["layer_norm_epsilon"],
         },
     )
 
 
-def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabulary:
-    read = pieces.read_tokenizer(folder / "tokenizer.json")
-    return pieces.Vocabulary(lambda orders: pieces.renumbered_json(read, orders[0]))
-
-
+_vocabulary = functools.partial(json_vocabulary, special={})
 ORIGIN = Origin("gpt2", _read_files, make_table, _vocabulary)
 load_model, load, row_orders = ORIGIN.loaders

@@ -49,7 +49,9 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabula
         names = [*SPECIAL, *known, "<mask>"]
         read = read_pieces(folder, config, MODEL, lambda own: names, strip=True)
         return pieces.Vocabulary(lambda orders: pieces.renumbered_json(read, orders[0], "<s>"))
-    read = read_pieces(folder, config, MODEL, _numbered)
+    read = read_pieces(
+        folder, config, MODEL, lambda own: [*SPECIAL, *own[3:], *LANGUAGES, "<mask>"]
+    )
     ids = pieces.json_ids(read)
     chosen = [config["options"].pop(side, None) for side in ("source", "target")]
     found = [name for name in LANGUAGES if name in ids]
@@ -63,11 +65,6 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabula
     return pieces.Vocabulary(
         lambda orders: tuple(pieces.renumbered_json(read, orders[0], each) for each in chosen)
     )
-
-
-def _numbered(own: list[str]) -> list[str]:
-    """Returns the piece of each id of mBART-50 for the pieces of its SentencePiece model."""
-    return [*SPECIAL, *own[3:], *LANGUAGES, "<mask>"]
 
 
 FAMILY = EncoderDecoder(

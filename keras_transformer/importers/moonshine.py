@@ -19,15 +19,14 @@ Shapes: B batch, N samples, S vectors, T target length, D d_model.
 """
 
 import functools
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 from keras import layers, ops
 
-from keras_transformer.importers import checkpoint, mapping, pieces
-from keras_transformer.importers.encoder_decoders import check_ids
+from keras_transformer.importers import checkpoint, mapping
+from keras_transformer.importers.encoder_decoders import json_vocabulary
 from keras_transformer.importers.tables import (
     Arrays,
     Origin,
@@ -253,12 +252,6 @@ def _make_encoder(
     return keras.Model(source, norm(x), name="encoder")
 
 
-def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabulary:
-    path = folder / "tokenizer.json"
-    read = pieces.read_tokenizer(path)
-    check_ids(path, pieces.json_ids(read), config, SPECIAL_IDS)
-    return pieces.Vocabulary(lambda orders: pieces.renumbered_json(read, orders[0]))
-
-
+_vocabulary = functools.partial(json_vocabulary, special=SPECIAL_IDS)
 ORIGIN = Origin("moonshine", CONFIG.read_files, make_table, _vocabulary)
 load_model, load, row_orders = ORIGIN.loaders

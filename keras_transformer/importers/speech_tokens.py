@@ -148,6 +148,11 @@ def language_code(name: str) -> str:
     return name.removeprefix("<|").removesuffix("|>")
 
 
+def vocabulary(folder: pathlib.Path, config: Mapping[str, Any]) -> pieces.Vocabulary:
+    """Returns the tokenizer of a folder with all tokens for times."""
+    return pieces.Vocabulary(lambda orders: make_tokenizer(folder, orders[0]))
+
+
 def make_tokenizer(folder: StrPath, order: Ids) -> JsonTokenizer:
     """Returns the tokenizer of `tokenizer.json` with our ids and all tokens for times.
 
@@ -159,12 +164,8 @@ def make_tokenizer(folder: StrPath, order: Ids) -> JsonTokenizer:
     added = [{**token, "special": True} for token in config.get("added_tokens") or []]
     ids = {token["content"]: token["id"] for token in added}
     first = ids.get(NO_TIMES, len(order)) + 1
-    for id in sorted(set(range(first, 1 + max(order.tolist()))) - set(ids.values())):
-        added.append(_special_token(f"<|{(id - first) * SECONDS:.2f}|>", id))
-    return pieces.renumbered_json({**config, "added_tokens": added}, order)
-
-
-def _special_token(content: str, id: int) -> dict[str, Any]:
-    """Returns an entry of `added_tokens` in `tokenizer.json`."""
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": id, "content": content, **flags, "special": True}
+    for id in sorted(set(range(first, 1 + max(order.tolist()))) - set(ids.values())):
+        name = f"<|{(id - first) * SECONDS:.2f}|>"
+        added.append({"id": id, "content": name, **flags, "special": True})
+    return pieces.renumbered_json({**config, "added_tokens": added}, order)

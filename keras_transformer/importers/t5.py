@@ -15,7 +15,7 @@ import pathlib
 from typing import Any
 
 from keras_transformer.importers import checkpoint, pieces
-from keras_transformer.importers.encoder_decoders import check_ids
+from keras_transformer.importers.encoder_decoders import check_ids, json_vocabulary
 from keras_transformer.importers.tables import (
     Arrays,
     Origin,
@@ -159,11 +159,8 @@ def vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabular
     """Returns the tokenizer of a folder."""
     if config["tokenizer_class"] == "ByT5Tokenizer":
         return pieces.Vocabulary(lambda orders: pieces.byte_tokenizer(len(orders[0])))
-    path = folder / "tokenizer.json"
-    if path.exists():
-        read = pieces.read_tokenizer(path)
-        check_ids(path, pieces.json_ids(read), config)
-        return pieces.Vocabulary(lambda orders: pieces.renumbered_json(read, orders[0]))
+    if (folder / "tokenizer.json").exists():
+        return json_vocabulary(folder, config)
     path = folder / "spiece.model"
     if not path.exists():
         raise FileNotFoundError(

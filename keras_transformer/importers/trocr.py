@@ -74,8 +74,7 @@ def _read_files(folder: pathlib.Path) -> tuple[dict[str, Any], Arrays]:
     source = FAMILIES[kind].files.check(path, encoder)
     config["encoder"] = source | vit.read_pixels(folder, source["num_channels"])
     tensors = vit.flattened(checkpoint.read_tensors(folder))
-    size = config["d_model"]
-    length = config["max_position_embeddings"]
+    size, length = config["d_model"], config["max_position_embeddings"]
     if not config["use_learned_position_embeddings"]:
         tensors[POSITIONS] = half_sinusoids(length, size, size // 2 - 1, fairseq.OFFSET)
     elif POSITIONS in tensors:
@@ -129,10 +128,9 @@ def _make_model(encoder: Table, **settings: Any) -> Transformer:
 
 
 def _vocabulary(folder: pathlib.Path, config: Mapping[str, Any]) -> pieces.Vocabulary:
-    def names(own: list[str]) -> list[str]:  # as in XLM-RoBERTa
-        return [*mbart.SPECIAL, *own[3:], "<mask>"]
-
-    read = read_pieces(folder, config, mbart.MODEL, names, strip=True)
+    read = read_pieces(  # as in XLM-RoBERTa
+        folder, config, mbart.MODEL, lambda own: [*mbart.SPECIAL, *own[3:], "<mask>"], strip=True
+    )
     return pieces.Vocabulary(lambda orders: pieces.renumbered_json(read, orders[0], "<s>"))
 
 

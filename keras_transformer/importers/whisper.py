@@ -38,12 +38,11 @@ import numpy as np
 
 from keras_transformer.call_options import check_number
 from keras_transformer.importers import checkpoint, fairseq, mapping
-from keras_transformer.importers.pieces import Vocabulary
 from keras_transformer.importers.speech_tokens import (
     SpeechSettings,
     language_code,
     make_settings,
-    make_tokenizer,
+    vocabulary,
 )
 from keras_transformer.importers.stack import encoder_stack
 from keras_transformer.importers.tables import (
@@ -237,9 +236,5 @@ def _frames(config: Mapping[str, Any], seconds: Any) -> int:
     return round(FRAMES_PER_SECOND * seconds)
 
 
-def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> Vocabulary:
-    return Vocabulary(lambda orders: make_tokenizer(folder, orders[0]))
-
-
-ORIGIN = Origin("whisper", CONFIG.read_files, make_table, _vocabulary)
+ORIGIN = Origin("whisper", CONFIG.read_files, make_table, vocabulary)
 load_model, load, row_orders = ORIGIN.loaders
