@@ -300,6 +300,7 @@ def test_a_file_without_a_head_is_refused(content, tmp_path):
         load_head(tmp_path / "head.json")
 
 
+INDEX = "model.safetensors.index.json"
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
@@ -308,14 +309,6 @@ def of_number_type(dtype):
     entry = {"dtype": dtype, "shape": [2, 3], "data_offsets": [0, 6]}
     header = json.dumps({"table": entry}).encode()
     return struct.pack("<Q", len(header)) + header + bytes(6)
-
-
-def index(content):
-    return {"model.safetensors": None, "model.safetensors.index.json": content}
-
-
-def vocabulary(content):
-    return {"vocab.txt": None, "tokenizer.json": content}
 
 
 REFUSED = {
@@ -360,7 +353,10 @@ REFUSED_FILES = [
         )
     ),
     *(
-        (index(content), r"model\.safetensors\.index\.json (is|has|must)")
+        (
+            {"model.safetensors": None, INDEX: content},
+            r"model\.safetensors\.index\.json (is|has|must)",
+        )
         for content in (
             b"[]",
             b"{}",
@@ -371,7 +367,10 @@ REFUSED_FILES = [
         )
     ),
     *(
-        (vocabulary(content), r"tokenizer\.json (must|has|is no JSON file)")
+        (
+            {"vocab.txt": None, "tokenizer.json": content},
+            r"tokenizer\.json (must|has|is no JSON file)",
+        )
         for content in (
             DEEP,
             b"{}",
