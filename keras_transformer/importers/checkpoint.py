@@ -76,6 +76,7 @@ class HuggingFace:
         defaults: dict of values that `config.json` may omit. A given value must have the type of
             its default; where the default is `None` it must be an integer.
         fixed: dict of the only values that our model supports.
+        equal: groups of names whose values must be equal, or null.
     """
 
     model_type: str
@@ -85,6 +86,7 @@ class HuggingFace:
     more_sizes: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    equal: tuple[tuple[str, ...], ...] = ()
 
     def read_config(self, folder: pathlib.Path) -> dict[str, Any]:
         """Reads and checks `config.json`.
@@ -122,6 +124,13 @@ class HuggingFace:
                 )
         for name in (*needed, *self.defaults):
             _check_kind(path, name, config[name], self.defaults.get(name))
+        for names in self.equal:
+            given = {name: config[name] for name in names if config[name] is not None}
+            if len({*given.values()}) > 1:
+                raise ValueError(
+                    f"{path} says {given}, but the two sides of our model have the same heads and "
+                    "feed-forward networks, so all of these must be equal."
+                )
         return config
 
     def read_files(self, folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Array]]:

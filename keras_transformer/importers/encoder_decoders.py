@@ -91,17 +91,12 @@ class EncoderDecoder:
                 "normalize_embedding": self.embedding_norm,
                 "add_final_layer_norm": self.norm_first,
             },
+            equal=PAIRS,
         )
 
     def read_files(self, folder: pathlib.Path) -> tuple[dict[str, Any], Arrays]:
         """Reads and checks configuration and tensors."""
         config, tensors = self.files.read_files(folder)
-        for pair in PAIRS:
-            if config[pair[0]] != config[pair[1]]:
-                raise ValueError(
-                    f"{' and '.join(pair)} are {[config[name] for name in pair]}, but the two "
-                    "sides of our model have the same heads and feed-forward networks."
-                )
         config["decoder_vocab_size"] = config["decoder_vocab_size"] or config["vocab_size"]
         if config["max_position_embeddings"] > MOST_POSITIONS:  # the table need not be in the file
             raise ValueError(

@@ -97,6 +97,14 @@ CONFIG = checkpoint.HuggingFace(
         "tie_word_embeddings": True,
     },
     fixed={"attention_bias": False},
+    equal=(
+        (
+            "encoder_num_attention_heads",
+            "decoder_num_attention_heads",
+            "encoder_num_key_value_heads",
+            "decoder_num_key_value_heads",
+        ),
+    ),
 )
 # Of each convolution: the size of its filters, its strides, its activation.
 FILTERS = ((127, 64, "tanh"), (7, 3, "gelu"), (3, 2, "gelu"))
@@ -156,7 +164,7 @@ def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any])
             **dict(zip("LWY", (size for size, _, _ in FILTERS), strict=True)),
         },
         layers={side: config[f"{side}_num_hidden_layers"] for side in ("encoder", "decoder")},
-        num_heads=_heads(config),
+        num_heads=config["decoder_num_attention_heads"],
         special=[special],
         copies=checkpoint.tied(config, "proj_out.weight", "model.decoder.embed_tokens.weight"),
         scale=d_model**-0.5,
@@ -173,19 +181,6 @@ def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any])
             "positions": LimitedRotation(config["max_position_embeddings"], **_rotation(config)),
         },
     )
-
-
-def _heads(config: Mapping[str, Any]) -> int:
-    """Returns the number of heads, which all attentions have in common."""
-    kinds = ("num_attention_heads", "num_key_value_heads")
-    names = [f"{side}_{kind}" for side in ("encoder", "decoder") for kind in kinds]
-    given = {name: config[name] for name in names if config[name] is not None}
-    if len({*given.values()}) > 1:
-        raise ValueError(
-            f"config.json says {given}, but this importer reads models in which all of them are "
-            "equal."
-        )
-    return config["decoder_num_attention_heads"]
 
 
 def _rotation(config: Mapping[str, Any]) -> dict[str, Any]:

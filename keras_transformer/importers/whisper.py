@@ -88,6 +88,7 @@ CONFIG = checkpoint.HuggingFace(
     layers=("encoder_layers", "decoder_layers"),
     ids=("eos_token_id", "decoder_start_token_id"),
     defaults=DEFAULTS,
+    equal=(("encoder_ffn_dim", "decoder_ffn_dim"),),
 )
 MOST_IDS = 1_000_000
 EPSILON = 1e-5
@@ -134,11 +135,6 @@ def _special(config: Mapping[str, Any]) -> Special:
 
 
 def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any]) -> Table:
-    if config["encoder_ffn_dim"] != config["decoder_ffn_dim"]:
-        raise ValueError(
-            f"encoder_ffn_dim and decoder_ffn_dim are {config['encoder_ffn_dim']} and "
-            f"{config['decoder_ffn_dim']}, but this importer reads sides of one size only."
-        )
     keys = [
         f"model.{side}.layers.{i}.{attention}.k_proj.bias"
         for side in ("encoder", "decoder")

@@ -15,6 +15,7 @@ import keras_transformer as kt
 from keras_transformer.importers import bergamot
 from keras_transformer.importers.marian_binary import read_model
 from keras_transformer.importers.marian_shortlist import read_shortlist
+from keras_transformer.importers.pieces import piece_ids
 from keras_transformer.padding import pad_rows
 
 MODEL = "model.pten.intgemm.alphas.bin"
@@ -164,36 +165,23 @@ def test_a_model_may_have_two_vocabularies(folder, tmp_path):
     np.testing.assert_allclose(np.asarray(model(inputs)), np.asarray(one(inputs)), atol=1e-4)
 
 
-def test_the_shortlist_has_the_candidates_of_the_file(folder, loaded, tmp_path):
-    ids = [*processor(folder).encode(LINES[3]), 0]
-    size = processor(folder).get_piece_size()
-    random = np.random.default_rng(1)
-    rows = [random.choice(size, row % 4, replace=False).tolist() for row in range(size)]
-    (tmp_path / "vocab.pten.spm").write_bytes((folder / "vocab.pten.spm").read_bytes())
-    (tmp_path / "lex.50.50.bin").write_bytes(bergamot_model.shortlist_bytes(5, rows))
-    read = read_shortlist(tmp_path / "lex.50.50.bin")
-    theirs = bergamot_model.candidates(read, ids, size)
-    shortlist = bergamot.load_shortlist(tmp_path)
-    found = shortlist.candidates(source_ids(loaded[1], LINES[3:4]))[0].nonzero()[0]
-    assert found.tolist() == our_ids(theirs)
-    assert len(found) % 8 == 0 and len(found) < size
-    (tmp_path / "lex.50.50.bin").write_bytes(bergamot_model.shortlist_bytes())
-    with pytest.raises(ValueError, match=f"has 20 source ids .* have {size} and {size} ids"):
-        bergamot.load_shortlist(tmp_path)
-
-
-@pytest.mark.parametrize("sizes", [(40, 60), (60, 40)])
-def test_source_and_target_of_a_shortlist_may_differ_in_size(sizes, tmp_path):
-    texts = [bergamot_model.vocabulary(size=size) for size in sizes]
-    source, target = (SentencePieceProcessor(model_proto=text) for text in texts)
-    for side, text in zip(("src", "trg"), texts, strict=True):
+@pytest.mark.parametrize("sizes", [(60,), (40, 60), (60, 40)])
+def test_the_shortlist_has_the_candidates_of_the_file(sizes, tmp_path):
+    texts, path = [bergamot_model.vocabulary(size=size) for size in sizes], tmp_path / "lex.bin"
+    for side, text in zip(("src", "trg") if texts[1:] else [""], texts, strict=True):
         (tmp_path / f"{side}vocab.pten.spm").write_bytes(text)
-    size, path = target.get_piece_size(), tmp_path / "lex.50.50.bin"
-    rows = [(i % size, size - 1) for i in range(source.get_piece_size())]
+    source, target = (len(piece_ids(text)) for text in (texts[0], texts[-1]))
+    random = np.random.default_rng(1)
+    rows = [random.choice(target, row % 4, replace=False).tolist() for row in range(source)]
     path.write_bytes(bergamot_model.shortlist_bytes(5, rows))
-    theirs = bergamot_model.candidates(read_shortlist(path), [7, 0], size)
-    found = bergamot.load_shortlist(tmp_path).candidates([[9, 3]])[0].nonzero()[0]
+    theirs = bergamot_model.candidates(read_shortlist(path), [7, 9, 0], target)
+    found = bergamot.load_shortlist(tmp_path).candidates([[9, 11, 3]])[0].nonzero()[0]
     assert found.tolist() == our_ids(theirs)
-    path.write_bytes(bergamot_model.shortlist_bytes(5, [(size,), *rows[1:]]))
-    with pytest.raises(ValueError, match=f"target ids up to {size}, but .* and {size} ids"):
-        bergamot.load_shortlist(tmp_path)
+    assert len(found) % 8 == 0 and len(found) < target
+    for first, wrong, message in (
+        (5, [(target,), *rows[1:]], f"target ids up to {target}, but .* and {target} ids"),
+        (2, rows[1:], f"has {source - 1} source ids .* have {source} and {target} ids"),
+    ):
+        path.write_bytes(bergamot_model.shortlist_bytes(first, wrong))
+        with pytest.raises(ValueError, match=message):
+            bergamot.load_shortlist(tmp_path)
