@@ -13,6 +13,7 @@ from keras import layers
 from keras_transformer.importers.bert import CONFIG as BERT
 from keras_transformer.importers.encoders import EncoderImporter, Relative
 from keras_transformer.importers.stack import HeadModel
+from keras_transformer.importers.tables import HeadReader, Loader, ModelLoader, RowOrders
 from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
 from keras_transformer.layers.positions import position_encoding
@@ -79,4 +80,11 @@ RELATIVE = Relative(
     tensors={"encoder.embedding_hidden_mapping_in.*": "widening"},
 )
 IMPORTER = EncoderImporter("albert", RELATIVE)
-load, load_model, load_sentence_encoder, load_task, read_head, row_orders = IMPORTER.loaders
+
+ORIGIN = IMPORTER.origin
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders
+load_task: Loader = IMPORTER.load_task
+read_head: HeadReader = IMPORTER.read_head
+load_sentence_encoder: ModelLoader = IMPORTER.load_sentence_encoder

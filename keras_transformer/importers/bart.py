@@ -10,6 +10,7 @@ A folder holds `config.json`, `model.safetensors` (or `pytorch_model.bin`) and `
 import functools
 
 from keras_transformer.importers.encoder_decoders import EncoderDecoder, json_vocabulary
+from keras_transformer.importers.tables import Loader, ModelLoader, RowOrders
 
 __all__ = ["load", "load_model", "row_orders"]
 
@@ -20,4 +21,7 @@ FAMILY = EncoderDecoder(
     embedding_norm=True,
     learned=True,
 )
-load_model, load, row_orders = FAMILY.origin.loaders
+ORIGIN = FAMILY.origin
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

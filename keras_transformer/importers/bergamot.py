@@ -42,7 +42,10 @@ from keras_transformer.importers.pieces import (
 )
 from keras_transformer.importers.tables import (
     Arrays,
+    Loader,
+    ModelLoader,
     Origin,
+    RowOrders,
     Special,
     Table,
 )
@@ -259,4 +262,6 @@ def _only(folder: pathlib.Path, pattern: str) -> pathlib.Path:
 
 
 ORIGIN = Origin("bergamot", _read_files, make_table, _vocabulary, "model*.bin")
-load_model, load, row_orders = ORIGIN.loaders
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

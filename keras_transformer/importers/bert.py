@@ -14,6 +14,7 @@ from keras_transformer.importers.encoders import (
     Relative,
     read_vocabulary,
 )
+from keras_transformer.importers.tables import HeadReader, Loader, ModelLoader, RowOrders
 
 __all__ = [
     "SPECIAL",
@@ -51,4 +52,11 @@ CONFIG = checkpoint.HuggingFace(
     },
 )
 IMPORTER = EncoderImporter("bert", Relative(CONFIG, "bert."))
-load, load_model, load_sentence_encoder, load_task, read_head, row_orders = IMPORTER.loaders
+
+ORIGIN = IMPORTER.origin
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders
+load_task: Loader = IMPORTER.load_task
+read_head: HeadReader = IMPORTER.read_head
+load_sentence_encoder: ModelLoader = IMPORTER.load_sentence_encoder

@@ -20,7 +20,10 @@ from keras_transformer.importers.ctranslate2_whisper import read_settings
 from keras_transformer.importers.pieces import Vocabulary
 from keras_transformer.importers.tables import (
     Arrays,
+    Loader,
+    ModelLoader,
     Origin,
+    RowOrders,
     Table,
 )
 
@@ -46,4 +49,6 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> Vocabulary:
 
 
 ORIGIN = Origin("ctranslate2", _read_files, make_table, _vocabulary, "model.bin")
-load_model, load, row_orders = ORIGIN.loaders
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

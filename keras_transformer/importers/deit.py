@@ -3,6 +3,7 @@
 Its distilled classifier is the mean of two, one for each token. `vit` explains the form.
 """
 
+from keras_transformer.importers.tables import HeadReader, Loader, ModelLoader
 from keras_transformer.importers.vit import Vision
 
 __all__ = ["load", "load_model", "load_task", "read_head"]
@@ -18,4 +19,8 @@ FAMILY = Vision(
         "ImageClassificationWithTeacher": {"cls_classifier": 0, "distillation_classifier": 1},
     },
 )
-load_model, load, load_task, read_head = FAMILY.loaders
+ORIGIN = FAMILY.origin
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+load_task: Loader = FAMILY.load_task
+read_head: HeadReader = FAMILY.read_head

@@ -5,6 +5,7 @@
 
 from keras_transformer.importers import checkpoint
 from keras_transformer.importers.encoders import EncoderImporter, Relative
+from keras_transformer.importers.tables import HeadReader, Loader, ModelLoader, RowOrders
 
 __all__ = ["load", "load_model", "load_sentence_encoder", "load_task", "read_head", "row_orders"]
 
@@ -51,4 +52,11 @@ RELATIVE = Relative(
     },
 )
 IMPORTER = EncoderImporter("distilbert", RELATIVE)
-load, load_model, load_sentence_encoder, load_task, read_head, row_orders = IMPORTER.loaders
+
+ORIGIN = IMPORTER.origin
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders
+load_task: Loader = IMPORTER.load_task
+read_head: HeadReader = IMPORTER.read_head
+load_sentence_encoder: ModelLoader = IMPORTER.load_sentence_encoder

@@ -28,16 +28,7 @@ import numpy as np
 from keras_transformer.export.artefact.task_heads import Head
 from keras_transformer.importers import bert_heads, checkpoint, pieces
 from keras_transformer.importers.stack import HeadModel
-from keras_transformer.importers.tables import (
-    Arrays,
-    HeadReader,
-    Loader,
-    ModelLoader,
-    Origin,
-    RowOrders,
-    Special,
-    Table,
-)
+from keras_transformer.importers.tables import Arrays, Origin, Special, Table
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import TransformerEncoder
 from keras_transformer.text.json_tokenizer import JsonTokenizer
@@ -144,15 +135,6 @@ class EncoderImporter:
     def __init__(self, name: str, relative: Relative) -> None:
         self.relative: Relative = relative
         self.origin: Origin = Origin(name, relative.read_files, self._table, self._vocabulary)
-
-    @property
-    def loaders(
-        self,
-    ) -> tuple[Loader, ModelLoader, ModelLoader, Loader, HeadReader, RowOrders]:
-        """The functions of an importer, in the order of their names."""
-        load_model, load, row_orders = self.origin.loaders
-        more = self.load_sentence_encoder, self.load_task, self.read_head
-        return load, load_model, *more, row_orders
 
     def load_task(
         self,

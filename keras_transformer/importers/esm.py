@@ -35,6 +35,10 @@ from keras_transformer.importers.mapping import our_ids
 from keras_transformer.importers.stack import HeadModel
 from keras_transformer.importers.tables import (
     Arrays,
+    HeadReader,
+    Loader,
+    ModelLoader,
+    RowOrders,
     Table,
 )
 from keras_transformer.layers.embeddings import TokenEmbedding
@@ -230,4 +234,11 @@ def _frequencies(config: Mapping[str, Any], tensors: Arrays) -> list[float]:
 
 
 IMPORTER = EsmImporter("esm", RELATIVE)
-load, load_model, load_sentence_encoder, load_task, read_head, row_orders = IMPORTER.loaders
+
+ORIGIN = IMPORTER.origin
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders
+load_task: Loader = IMPORTER.load_task
+read_head: HeadReader = IMPORTER.read_head
+load_sentence_encoder: ModelLoader = IMPORTER.load_sentence_encoder

@@ -15,11 +15,7 @@ from typing import Any
 from keras_transformer.importers import checkpoint
 from keras_transformer.importers.encoder_decoders import json_vocabulary
 from keras_transformer.importers.mapping import NEVER_LOW
-from keras_transformer.importers.tables import (
-    Arrays,
-    Origin,
-    Table,
-)
+from keras_transformer.importers.tables import Arrays, Loader, ModelLoader, Origin, RowOrders, Table
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import CausalTransformer
 
@@ -101,4 +97,6 @@ def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any])
 
 _vocabulary = functools.partial(json_vocabulary, special={})
 ORIGIN = Origin("gpt2", _read_files, make_table, _vocabulary)
-load_model, load, row_orders = ORIGIN.loaders
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

@@ -13,6 +13,7 @@ from typing import Any
 
 from keras_transformer.importers import checkpoint, pieces
 from keras_transformer.importers.encoder_decoders import EncoderDecoder, check_ids
+from keras_transformer.importers.tables import Loader, ModelLoader, RowOrders
 
 __all__ = ["load", "load_model", "row_orders"]
 
@@ -28,4 +29,7 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabula
 
 
 FAMILY = EncoderDecoder("marian", _vocabulary, unknown=1)
-load_model, load, row_orders = FAMILY.origin.loaders
+ORIGIN = FAMILY.origin
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

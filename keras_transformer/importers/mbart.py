@@ -19,6 +19,7 @@ from typing import Any
 
 from keras_transformer.importers import checkpoint, pieces
 from keras_transformer.importers.encoder_decoders import EncoderDecoder, read_pieces
+from keras_transformer.importers.tables import Loader, ModelLoader, RowOrders
 
 __all__ = ["LANGUAGES", "load", "load_model", "row_orders"]
 
@@ -70,4 +71,7 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabula
 FAMILY = EncoderDecoder(
     "mbart", _vocabulary, unknown=3, norm_first=True, embedding_norm=True, learned=True
 )
-load_model, load, row_orders = FAMILY.origin.loaders
+ORIGIN = FAMILY.origin
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

@@ -20,6 +20,10 @@ from keras_transformer.importers.encoders import TENSORS as BERT
 from keras_transformer.importers.encoders import TYPES, WORDS, EncoderImporter, Relative, in_pairs
 from keras_transformer.importers.tables import (
     Arrays,
+    HeadReader,
+    Loader,
+    ModelLoader,
+    RowOrders,
     Table,
 )
 from keras_transformer.layers.blocks import GatedFeedForward
@@ -199,4 +203,11 @@ def _positions(config: Mapping[str, Any]) -> list[RotaryPositionEncoding]:
 
 
 IMPORTER = ModernBertImporter("modernbert", RELATIVE)
-load, load_model, load_sentence_encoder, load_task, read_head, row_orders = IMPORTER.loaders
+
+ORIGIN = IMPORTER.origin
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders
+load_task: Loader = IMPORTER.load_task
+read_head: HeadReader = IMPORTER.read_head
+load_sentence_encoder: ModelLoader = IMPORTER.load_sentence_encoder

@@ -27,11 +27,7 @@ from keras import layers, ops
 
 from keras_transformer.importers import checkpoint, mapping
 from keras_transformer.importers.encoder_decoders import json_vocabulary
-from keras_transformer.importers.tables import (
-    Arrays,
-    Origin,
-    Table,
-)
+from keras_transformer.importers.tables import Arrays, Loader, ModelLoader, Origin, RowOrders, Table
 from keras_transformer.layers.blocks import EncoderBlock, GatedFeedForward
 from keras_transformer.layers.positions import RotaryPositionEncoding
 from keras_transformer.layers.signals import MaskedConv1D
@@ -249,4 +245,6 @@ def _make_encoder(
 
 _vocabulary = functools.partial(json_vocabulary, special=SPECIAL_IDS)
 ORIGIN = Origin("moonshine", CONFIG.read_files, make_table, _vocabulary)
-load_model, load, row_orders = ORIGIN.loaders
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 
 from keras_transformer.importers import t5
-from keras_transformer.importers.tables import Origin
+from keras_transformer.importers.tables import Loader, ModelLoader, Origin, RowOrders
 
 __all__ = ["load", "load_model", "row_orders"]
 
@@ -25,4 +25,6 @@ CONFIG = dataclasses.replace(
 )
 
 ORIGIN = Origin("mt5", functools.partial(t5.read_files, CONFIG), t5.make_table, t5.vocabulary)
-load_model, load, row_orders = ORIGIN.loaders
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

@@ -12,6 +12,7 @@ from typing import Any
 
 from keras_transformer.importers import pieces
 from keras_transformer.importers.encoder_decoders import EncoderDecoder, read_pieces
+from keras_transformer.importers.tables import Loader, ModelLoader, RowOrders
 
 __all__ = ["load", "load_model", "row_orders"]
 
@@ -25,4 +26,7 @@ def _vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabula
 
 
 FAMILY = EncoderDecoder("pegasus", _vocabulary, unknown=105, norm_first=True)
-load_model, load, row_orders = FAMILY.origin.loaders
+ORIGIN = FAMILY.origin
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

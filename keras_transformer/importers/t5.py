@@ -18,7 +18,10 @@ from keras_transformer.importers import checkpoint, pieces
 from keras_transformer.importers.encoder_decoders import check_ids, json_vocabulary
 from keras_transformer.importers.tables import (
     Arrays,
+    Loader,
+    ModelLoader,
     Origin,
+    RowOrders,
     Table,
     equal,
 )
@@ -177,4 +180,6 @@ def vocabulary(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabular
 
 
 ORIGIN = Origin("t5", functools.partial(read_files, CONFIG), make_table, vocabulary)
-load_model, load, row_orders = ORIGIN.loaders
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

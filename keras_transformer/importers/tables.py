@@ -415,11 +415,6 @@ class Origin:
     def __post_init__(self) -> None:
         checkpoint.FILES[self.name] = self.file
 
-    @property
-    def loaders(self) -> tuple[ModelLoader, Loader, RowOrders]:
-        """`load_model`, `load` and `row_orders`, the functions of an importer."""
-        return self.load_model, self.load, self.row_orders
-
     def load_model(self, folder: StrPath, **options: Any) -> Any:
         """Loads a model of this origin. Its ids are in our order; see `row_orders`.
 

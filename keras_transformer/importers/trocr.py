@@ -16,7 +16,10 @@ from keras_transformer.importers import checkpoint, deit, fairseq, mbart, pieces
 from keras_transformer.importers.encoder_decoders import EPSILON, read_pieces
 from keras_transformer.importers.tables import (
     Arrays,
+    Loader,
+    ModelLoader,
     Origin,
+    RowOrders,
     Table,
     half_sinusoids,
 )
@@ -135,4 +138,6 @@ def _vocabulary(folder: pathlib.Path, config: Mapping[str, Any]) -> pieces.Vocab
 
 
 ORIGIN = Origin(DECODER.model_type, _read_files, make_table, _vocabulary)
-load_model, load, row_orders = ORIGIN.loaders
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders

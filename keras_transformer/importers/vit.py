@@ -98,12 +98,6 @@ class Vision:
         """The loaders of this family."""
         return Origin(self.name, self.read_files, self.make_table, no_tokenizer)
 
-    @property
-    def loaders(self) -> tuple[ModelLoader, Loader, Loader, HeadReader]:
-        """`load_model`, `load`, `load_task` and `read_head`, the functions of an importer."""
-        load_model, load, _ = self.origin.loaders
-        return load_model, load, self.load_task, self.read_head
-
     def read_files(self, folder: pathlib.Path) -> tuple[dict[str, Any], Arrays]:
         """Reads configuration, normalization and tensors."""
         config, tensors = self.files.read_files(folder)
@@ -239,4 +233,8 @@ def _make_model(
 
 
 FAMILY = Vision("vit")
-load_model, load, load_task, read_head = FAMILY.loaders
+ORIGIN = FAMILY.origin
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+load_task: Loader = FAMILY.load_task
+read_head: HeadReader = FAMILY.read_head

@@ -47,7 +47,10 @@ from keras_transformer.importers.speech_tokens import (
 from keras_transformer.importers.stack import encoder_stack
 from keras_transformer.importers.tables import (
     Arrays,
+    Loader,
+    ModelLoader,
     Origin,
+    RowOrders,
     Special,
     Table,
 )
@@ -233,4 +236,6 @@ def _frames(config: Mapping[str, Any], seconds: Any) -> int:
 
 
 ORIGIN = Origin("whisper", CONFIG.read_files, make_table, vocabulary)
-load_model, load, row_orders = ORIGIN.loaders
+load_model: ModelLoader = ORIGIN.load_model
+load: Loader = ORIGIN.load
+row_orders: RowOrders = ORIGIN.row_orders
