@@ -15,8 +15,7 @@ CONFIG = {"depth": 2, "rate": 0.5, "tied": True, "cell": "ssru", "none": "", "si
 @pytest.fixture
 def path(tmp_path):
     arrays = {"Wemb": normal(7, 4), "l1_W": normal(4, 6), "l1_b": normal(1, 6)}
-    # Multipliers of activations are left out.
-    arrays["W_QuantMultA"] = np.ones((1, 1))
+    arrays["l1_W_QuantMultA"] = np.ones((1, 1))  # multipliers of activations are left out
     write_model(tmp_path / "model.bin", arrays, {**CONFIG, "empty": []})
     return tmp_path / "model.bin"
 
