@@ -179,11 +179,6 @@ def _special(ids: Mapping[str, int]) -> Special:
     return len(ids), None, special_id(ids, "<unk>"), None, special_id(ids, "</s>")
 
 
-def channel_order(d_model: int) -> Ids:
-    """Returns Bergamot's channel at each of ours, (D,): sines and cosines alternate."""
-    return np.arange(d_model).reshape(2, -1).T.ravel()
-
-
 def _read_files(folder: pathlib.Path) -> tuple[dict[str, Any], Arrays]:
     check_origin(folder, "bergamot")
     path = _only(folder, "model*.bin")
@@ -207,7 +202,7 @@ def make_table(config: dict[str, Any], tensors: Arrays, options: dict[str, Any])
         parts=PARTS,
         transposed=False,
         first_block=1,
-        channels=channel_order(d_model),
+        channels=np.arange(d_model).reshape(2, -1).T.ravel(),  # sines and cosines alternate
         settings={
             "dropout": 0.0,
             "activation": MARIAN[config["transformer-ffn-activation"]],

@@ -32,12 +32,13 @@ class Vocabulary:
 
     Attributes:
         make: function from `tables.Table.orders` to the tokenizer, or to the source's and target's.
+            Defaults to one that returns `None`: no tokenizer.
         unknown: numbers of copies of the unknown token that the tokenizers of source and target
             need.
         options: arguments of the model that the tokenizers need.
     """
 
-    make: Callable[[list[Ids]], Any]
+    make: Callable[[list[Ids]], Any] = lambda orders: None
     unknown: Sequence[int] = (0, 0)
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -132,24 +133,12 @@ def renumbered(model: bytes, names: Sequence[str], writes: bool = True) -> Token
     return Tokenizer(proto.SerializeToString(deterministic=True))
 
 
-def renumbered_sides(
-    models: Sequence[bytes], names: Sequence[Sequence[str]]
-) -> Tokenizer | tuple[Tokenizer, Tokenizer]:
-    """Returns the tokenizers of a source and a target: one if both are equal.
-
-    Args:
-        models: two serialized SentencePiece models.
-        names: for each model the result of `piece_names`.
-    """
-    if models[0] == models[1] and names[0] == names[1]:
-        return renumbered(models[0], names[0])
-    return renumbered(models[0], names[0], writes=False), renumbered(models[1], names[1])
-
-
 def of_both_sides(
     models: Sequence[bytes], ids: Sequence[Mapping[str, int]], shared: bool, **options: Any
 ) -> Vocabulary:
     """Returns the vocabulary of SentencePiece models beside vocabularies.
+
+    It makes one tokenizer if source and target are equal.
 
     Args:
         models: two serialized SentencePiece models, of source and target.
@@ -162,7 +151,10 @@ def of_both_sides(
 
     def make(orders: list[Ids]) -> Tokenizer | tuple[Tokenizer, Tokenizer]:
         both = zip(ids, [orders[0], orders[-1]], unknown, strict=True)
-        return renumbered_sides(models, [piece_names(*side) for side in both])
+        source, target = (piece_names(*side) for side in both)
+        if models[0] == models[1] and source == target:
+            return renumbered(models[0], source)
+        return renumbered(models[0], source, writes=False), renumbered(models[1], target)
 
     return Vocabulary(make, [len(side) for side in unknown], options)
 

@@ -482,6 +482,6 @@ class Origin:
         folder = pathlib.Path(folder)
         config, tensors = self.read_files(folder)
         config["options"] = options
-        vocabulary = self.vocabulary(folder, config) if tokenizers else Vocabulary(lambda _: None)
+        vocabulary = self.vocabulary(folder, config) if tokenizers else Vocabulary()
         config["unknown"] = vocabulary.unknown
         return self.table(config, tensors, options), tensors, vocabulary

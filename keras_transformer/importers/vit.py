@@ -96,7 +96,7 @@ class Vision:
     @property
     def origin(self) -> Origin:
         """The loaders of this family."""
-        return Origin(self.name, self.read_files, self.make_table, no_tokenizer)
+        return Origin(self.name, self.read_files, self.make_table, lambda *_: pieces.Vocabulary())
 
     def read_files(self, folder: pathlib.Path) -> tuple[dict[str, Any], Arrays]:
         """Reads configuration, normalization and tensors."""
@@ -158,11 +158,6 @@ class Vision:
         """Returns the head of an export of `load_task`'s model, or `None` without a classifier."""
         config = self.files.read_config(pathlib.Path(folder))
         return Classification(bert_heads.labels(config)) if self.classifiers(config) else None
-
-
-def no_tokenizer(folder: pathlib.Path, config: dict[str, Any]) -> pieces.Vocabulary:
-    """Returns the vocabulary of a model without text."""
-    return pieces.Vocabulary(lambda orders: None)
 
 
 def read_pixels(folder: pathlib.Path, channels: int) -> dict[str, list[float]]:
