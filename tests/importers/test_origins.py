@@ -16,8 +16,9 @@ from helpers.published import torch, transformers
 import keras_transformer as kt
 from keras_transformer import importers
 from keras_transformer.export import export_onnx
-from keras_transformer.export.runtime import open_runner
-from keras_transformer.importers import checkpoint, marian, whisper
+from keras_transformer.export.artefact.reader import read_artefact
+from keras_transformer.export.runtime.session import open_session
+from keras_transformer.importers import checkpoint, marian
 from keras_transformer.importers.__main__ import ORIGINS, main
 
 
@@ -89,11 +90,11 @@ def test_onnx_runtime_equals_generate(origins, name, beams, layout, tmp_path):
     options = {"max_length": MAX_LENGTH, "layout": layout, "verbose": False}
     if name == "whisper":
         options["max_source_length"] = whisper_folder.FRAMES
-    tokenizer = whisper.load(origin.folder)[1] if name == "whisper" else None
-    export_onnx(origin.ours, tmp_path / "onnx", tokenizer, SEARCHES[beams], **options)
+    export_onnx(origin.ours, tmp_path / "onnx", None, SEARCHES[beams], **options)
     prompts = origin.prompts(100)
     given = prompts if isinstance(prompts, dict) else {"source_ids": prompts}
-    token_ids, _ = open_runner(tmp_path / "onnx", threads=1).session.run(None, given)
+    session = open_session(read_artefact(tmp_path / "onnx"), threads=1)
+    token_ids, _ = session.run(None, given)
     assert published.found(token_ids) == origin.generate(prompts, beams)
 
 
