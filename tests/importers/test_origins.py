@@ -111,8 +111,16 @@ TRAINED = {
 }
 
 
+LORA = ["bart", "mbart: a language", "pegasus", "t5"]
+
+
 @pytest.mark.parametrize(
-    "name, rank", tiers.quick(itertools.product(TRAINED, [None, 3]), ("t5", None), ("gpt2", 3))
+    "name, rank",
+    tiers.quick(
+        [*itertools.product(TRAINED, [None]), *itertools.product(LORA, [3])],
+        ("t5", None),
+        ("bart", 3),
+    ),
 )
 def test_an_imported_model_trains_saves_and_loads(origins, name, rank, tmp_path):
     origin, (options, frozen) = origins(name), TRAINED[name]
