@@ -166,7 +166,10 @@ WRONG = {
         ({"encoder_layers": 3}, r"encoder.layers.2.fc1.weight is missing"),
     ],
     "gpt2": [
-        ({"bos_token_id": None}, r"lacks \['bos_token_id'\]"),
+        (
+            lambda data: data.replace(b'"bos_token_id": 40', b'"bos_token_id": null'),
+            r"lacks \['bos_token_id'\]",
+        ),
         ({"vocab_size": 10**12}, "config.json says .*vocab_size=1000000000000, .*but"),
         ({"n_layer": 10**12}, "config.json says .*n_layer=1000000000000, .*but"),
     ],
