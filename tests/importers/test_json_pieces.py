@@ -52,10 +52,10 @@ def test_rows_equal_transformers(folder, tokenizer):
 
 def test_tokenizer_json_is_preferred_and_must_fit_the_model(folder, tokenizer, tmp_path):
     known = pieces.word_pieces(folder, bert.read_vocabulary(folder))
-    altered(folder, tmp_path, {"tokenizer.json": known})
+    altered(folder, tmp_path, {"tokenizer.json": json.dumps(known).encode()})
     assert bert.load(tmp_path)[1] == tokenizer
     known["model"]["vocab"]["more"] = 99
-    alter(tmp_path, {"tokenizer.json": known})
+    alter(tmp_path, {"tokenizer.json": json.dumps(known).encode()})
     with pytest.raises(ValueError, match=r"1 pieces for which the model has no row: \['more'\]"):
         bert.load(tmp_path)
 
