@@ -188,6 +188,13 @@ def test_a_reader_learns(reader, rank, tmp_path):
 
 # Bad input
 
+
+def without_embedding_norm(content):
+    read = json.loads(content)
+    read["decoder"]["layernorm_embedding"] = False
+    return json.dumps(read).encode()
+
+
 TENSORS, CONFIG, PIXELS_FILE = "model.safetensors", "config.json", "preprocessor_config.json"
 CLASSES = "cls_classifier.weight"
 DISTILLED = "deit, distilled"
@@ -228,9 +235,7 @@ DISTILLED = "deit, distilled"
             None,
             trocr,
             CONFIG,
-            lambda data: data.replace(
-                b'"layernorm_embedding": true', b'"layernorm_embedding": false'
-            ),
+            without_embedding_norm,
             "layernorm_embedding=False, but our model supports",
         ),
     ],
