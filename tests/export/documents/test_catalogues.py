@@ -5,20 +5,15 @@ import pytest
 from helpers.document_models import reverse, shout
 
 from keras_transformer.export.documents import DocumentTranslator, translate_file
+from keras_transformer.export.documents.catalogues import catalogue
 
 HEAD = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n'
 
 
-def translated(tmp_path, model, message, flags="", documents=None):
+def translated(documents, message, flags=""):
     """Returns the entry of one message after its translation."""
-    catalogue = polib.POFile()
-    catalogue.metadata = {"Content-Type": "text/plain; charset=UTF-8"}
     entry = polib.POEntry(msgid=message, msgstr="", flags=flags.split())
-    catalogue.append(entry)
-    path = tmp_path / "a.po"
-    path.write_text(str(catalogue), "utf-8")
-    translate_file(documents or DocumentTranslator(model), path, path)
-    return polib.pofile(str(path))[0]
+    return polib.pofile(catalogue(documents, f"{HEAD}{entry}"))[0]
 
 
 @pytest.mark.parametrize(
@@ -38,10 +33,9 @@ def translated(tmp_path, model, message, flags="", documents=None):
         ("&copy; a b", "b &copy; a"),
     ],
 )
-def test_tags_of_messages_stay_well_nested(tmp_path, message, expected):
-    entry = translated(tmp_path, reverse, message)
-    assert entry.fuzzy
-    assert entry.msgstr == expected
+def test_tags_of_messages_stay_well_nested(message, expected):
+    entry = translated(DocumentTranslator(reverse), message)
+    assert (entry.msgstr, entry.fuzzy) == (expected, True)
 
 
 @pytest.mark.parametrize(
@@ -64,17 +58,17 @@ def test_tags_of_messages_stay_well_nested(tmp_path, message, expected):
         ("50% off a b", "", "b a off 50%"),
     ],
 )
-def test_conversions_that_change_places_get_numbers(tmp_path, message, flags, expected):
+def test_conversions_that_change_places_get_numbers(message, flags, expected):
     documents = DocumentTranslator(reverse)
-    entry = translated(tmp_path, None, message, flags, documents)
-    assert entry.msgstr == expected
-    assert (documents.untranslated, entry.fuzzy) == ((0, True) if expected else (1, False))
+    entry = translated(documents, message, flags)
+    assert (entry.msgstr, entry.fuzzy) == (expected, bool(expected))
+    assert documents.untranslated == (not expected)
 
 
 @pytest.mark.parametrize("message", ["%s has %d", "{} of {}", "%d%% of %s", "%.2f MB of %5d"])
-def test_conversions_that_stay_in_place_stay_as_they_are(tmp_path, message):
+def test_conversions_that_stay_in_place_stay_as_they_are(message):
     for flags in ("c-format", "python-format", ""):
-        found = translated(tmp_path, shout, f"{message} here", flags).msgstr
+        found = translated(DocumentTranslator(shout), f"{message} here", flags).msgstr
         assert found.endswith("HERE") and "$" not in found and "{0" not in found
 
 

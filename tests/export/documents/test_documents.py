@@ -5,6 +5,7 @@ import time
 
 import pytest
 from helpers import artefacts, exports
+from helpers.document_models import copy, recording, shout
 from markdown_it import MarkdownIt
 
 import keras_transformer as kt
@@ -16,81 +17,11 @@ from keras_transformer.export.documents import (
     translate_file,
 )
 from keras_transformer.export.documents.__main__ import main
-from keras_transformer.export.documents.formats import format_of
 from keras_transformer.export.documents.translation import aligned_text
 from keras_transformer.export.runtime import Translator
 
-
-def shout(sentences):
-    return [
-        AlignedText(one.upper(), tuple((i, i) for i in range(len(one.split()))))
-        for one in sentences
-    ]
-
-
 DOCUMENTS = DocumentTranslator(shout)
-
-
-def test_sentences_cover_the_text():
-    text = "  Dr. Smith paid.  Who? \n I did "
-    assert [text[a:b] for a, b in split_sentences(text)] == ["Dr. Smith paid.", "Who?", "I did"]
-
-
-@pytest.mark.parametrize("space", "\x85\u00a0\u2003\u202f")
-def test_a_space_that_is_not_ascii_stays_in_its_sentence(space):
-    text = f"Who? Our plan A{space}."
-    assert [text[a:b] for a, b in split_sentences(text)] == ["Who?", f"Our plan A{space}."]
-
-
-def test_a_long_run_of_spaces_takes_little_time():
-    start = time.process_time()  # excludes other processes
-    assert DOCUMENTS.text(f"a{' ' * 100_000}b{' ' * 100_000}") == f"A B{' ' * 100_000}"
-    assert time.process_time() - start < 5
-
-
-def test_lines_and_blank_lines_stay():
-    text = "\n  One. Two {x}!\n\n\tthree  \r\n12\n"
-    assert DOCUMENTS.text(text) == "\n  ONE. TWO {x}!\n\n\tTHREE  \r\n12\n"
-    assert DOCUMENTS.text("three \t") == "THREE \t"
-    assert DOCUMENTS.text("one\rtwo \r\rthree") == "ONE\rTWO \r\rTHREE"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "%ld %lu %zu %lld %hhd %Lf",
-        "%{count} #{name} ${total} {0}",
-        "%(size)sMB %1$sPX %-5.2f",
-        "https://a.example/?b=1&c_d=2",
-    ],
-)
-def test_placeholders_stay(text):
-    assert DOCUMENTS.text(f"is {text} so") == f"IS {text} SO"
-
-
-def test_words_beside_percent_signs_are_translated():
-    assert DOCUMENTS.text("%dx%d px") == "%dX%d PX"
-    text = "100% free 50% off 10% all 5% a day, 100%ig"
-    assert DOCUMENTS.text(text) == text.upper()
-
-
-def test_all_sentences_are_translated_in_one_call():
-    calls = []
-
-    def count(sentences):
-        calls.append(sentences)
-        return shout(sentences)
-
-    assert DocumentTranslator(count).texts(["One. Two.", "", "three"]) == [
-        "ONE. TWO.",
-        "",
-        "THREE",
-    ]
-    assert calls == [["One.", "Two.", "three"]]
-
-
-def test_markdown_keeps_its_markup():
-    text = """# A *title*
+MARKDOWN = """# A *title*
 
 Some **bold words** and `code x`, [a link](http://a.example "t") with
 a second line.
@@ -108,7 +39,7 @@ keep = "this"
 
 [ref]: http://d.example
 """
-    expected = """# A *TITLE*
+TRANSLATED = """# A *TITLE*
 
 SOME **BOLD WORDS** AND `code x`, [A LINK](http://a.example "t") WITH A SECOND LINE.
 
@@ -125,14 +56,77 @@ keep = "this"
 
 [ref]: http://d.example
 """
-    assert DOCUMENTS.markdown(text) == expected
 
 
-def test_cells_of_a_markdown_table_are_found_in_their_order():
-    text = "| option | meaning |\n| --- | --- |\n| `name` | name |\n| http://a.b/file | file |\n"
-    head, line, *rows = DOCUMENTS.markdown(text).splitlines()
-    assert head == "| OPTION | MEANING |" and rows[0] == "| `name` | NAME |"
-    assert rows[1].endswith("| FILE |")
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("  Dr. Smith paid.  Who? \n I did ", ["Dr. Smith paid.", "Who?", "I did"]),
+        # a space that is not ASCII stays in its sentence
+        *((f"Who? Our plan A{c}.", ["Who?", f"Our plan A{c}."]) for c in "\x85\u00a0\u2003\u202f"),
+    ],
+)
+def test_sentences_cover_the_text(text, expected):
+    assert [text[start:stop] for start, stop in split_sentences(text)] == expected
+
+
+def test_a_long_run_of_spaces_takes_little_time():
+    start = time.process_time()  # excludes other processes
+    assert DOCUMENTS.text(f"a{' ' * 100_000}b{' ' * 100_000}") == f"A B{' ' * 100_000}"
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    "kind, text, expected",
+    [
+        (
+            "text",
+            "\n  One. Two {x}!\n\n\tthree  \r\n12\n",
+            "\n  ONE. TWO {x}!\n\n\tTHREE  \r\n12\n",
+        ),
+        ("text", "three \t", "THREE \t"),
+        ("text", "one\rtwo \r\rthree", "ONE\rTWO \r\rTHREE"),
+        ("text", "is %ld %lu %zu %lld %hhd %Lf so", "IS %ld %lu %zu %lld %hhd %Lf SO"),
+        ("text", "is %{count} #{name} ${total} {0} so", "IS %{count} #{name} ${total} {0} SO"),
+        ("text", "is %(size)sMB %1$sPX %-5.2f so", "IS %(size)sMB %1$sPX %-5.2f SO"),
+        ("text", "is https://a.example/?b=1&c_d=2 so", "IS https://a.example/?b=1&c_d=2 SO"),
+        ("text", "%dx%d px", "%dX%d PX"),
+        # words beside percent signs
+        (
+            "text",
+            "100% free 50% off 10% all 5% a day, 100%ig",
+            "100% FREE 50% OFF 10% ALL 5% A DAY, 100%IG",
+        ),
+        ("markdown", MARKDOWN, TRANSLATED),
+        # the cells of a table are found in their order
+        (
+            "markdown",
+            "| option | meaning |\n| --- | --- |\n| `name` | name |\n| http://a.b/file | file |\n",
+            "| OPTION | MEANING |\n| --- | --- |\n| `name` | NAME |\n| http://a.b/file | FILE |\n",
+        ),
+        # beyond CommonMark
+        ("markdown", "---\ntitle: a b\n---\n# a b\n", "---\ntitle: a b\n---\n# A B\n"),
+        ("markdown", "---\n\na b\n\n---\n", "---\n\nA B\n\n---\n"),
+        ("markdown", "- [x] a [y]\n- [ ] b\n", "- [x] A \\[Y\\]\n- [ ] B\n"),
+        ("markdown", "a[^n] b\n\n[^n]: c d\n", "A[^n] B\n\n[^n]: C D\n"),
+        (
+            "markdown",
+            "a {{ b_c }} http://d.e/f_g h_i",
+            "A {{ b_c }} http://d.e/f_g H\\_I",
+        ),
+        ("markdown", "- one\n\ttwo three\n", "- ONE TWO THREE\n"),
+        ("markdown", "a\0b c\n", "A\ufffdB C\n"),
+    ],
+)
+def test_lines_markup_and_code_stay(kind, text, expected):
+    assert DOCUMENTS.document(text, kind) == expected
+
+
+def test_all_sentences_are_translated_in_one_call():
+    calls = []
+    texts = DocumentTranslator(recording(calls, shout)).texts(["One. Two.", "", "three"])
+    assert texts == ["ONE. TWO.", "", "THREE"]
+    assert calls == [["One.", "Two.", "three"]]
 
 
 @pytest.mark.parametrize(
@@ -161,29 +155,8 @@ def test_cells_of_a_markdown_table_are_found_in_their_order():
     ],
 )
 def test_markdown_keeps_its_meaning(text):
-    same = DocumentTranslator(
-        lambda sentences: [
-            AlignedText(one, tuple((i, i) for i in range(len(one.split())))) for one in sentences
-        ]
-    )
     render = MarkdownIt("commonmark").enable("table").render
-    assert render(same.markdown(text)) == render(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("---\ntitle: a b\n---\n# a b\n", "---\ntitle: a b\n---\n# A B\n"),
-        ("---\n\na b\n\n---\n", "---\n\nA B\n\n---\n"),
-        ("- [x] a [y]\n- [ ] b\n", "- [x] A \\[Y\\]\n- [ ] B\n"),
-        ("a[^n] b\n\n[^n]: c d\n", "A[^n] B\n\n[^n]: C D\n"),
-        ("a {{ b_c }} http://d.e/f_g h_i", "A {{ b_c }} http://d.e/f_g H\\_I"),
-        ("- one\n\ttwo three\n", "- ONE TWO THREE\n"),
-        ("a\0b c\n", "A\ufffdB C\n"),
-    ],
-)
-def test_markdown_beyond_commonmark_stays(text, expected):
-    assert DOCUMENTS.markdown(text) == expected
+    assert render(DocumentTranslator(copy).markdown(text)) == render(text)
 
 
 def test_an_emphasis_without_words_leaves_no_asterisks():
@@ -193,28 +166,10 @@ def test_an_emphasis_without_words_leaves_no_asterisks():
 
 def test_a_hard_break_of_markdown_divides_words():
     calls = []
-
-    def translate(sentences):
-        calls.append(sentences)
-        return shout(sentences)
-
-    found = DocumentTranslator(translate).markdown("one  \ntwo\\\n*three*<br>four")
+    found = DocumentTranslator(recording(calls, shout)).markdown("one  \ntwo\\\n*three*<br>four")
     assert found == "ONE  \nTWO  \n*THREE* <br> FOUR" and calls == [["one two three four"]]
     reverse = DocumentTranslator(lambda _: [AlignedText("two one", ((1, 0), (0, 1)))])
     assert reverse.markdown("one  \ntwo\n\n***\n") == "two one\n\n***\n"
-
-
-def test_subtitles_keep_their_times(tmp_path):
-    path = tmp_path / "a.srt"
-    path.write_text(
-        "1\n00:00:01,000 --> 00:00:02,500\nI went to\nthe shop.\n\n"
-        "2\n00:00:03,000 --> 00:00:04,000\nReally?\n\n"
-    )
-    translate_file(DOCUMENTS, path, tmp_path / "b.srt")
-    assert (tmp_path / "b.srt").read_text() == (
-        "1\n00:00:01,000 --> 00:00:02,500\nI WENT TO\nTHE SHOP.\n\n"
-        "2\n00:00:03,000 --> 00:00:04,000\nREALLY?\n\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -235,6 +190,13 @@ def test_subtitles_keep_their_times(tmp_path):
             "00:00:03,000 --> 00:00:04,000\r\n{\\an8}A -->\r\nB 12\r\n",
         ),
         ("\ufeffWEBVTT - only a title\n", "WEBVTT - only a title\n"),
+        ("", ""),
+        (
+            "1\n00:00:01,000 --> 00:00:02,500\nI went to\nthe shop.\n\n"
+            "2\n00:00:03,000 --> 00:00:04,000\nReally?\n\n",
+            "1\n00:00:01,000 --> 00:00:02,500\nI WENT TO\nTHE SHOP.\n\n"
+            "2\n00:00:03,000 --> 00:00:04,000\nREALLY?\n\n",
+        ),
     ],
 )
 def test_all_between_the_texts_of_subtitles_stays(tmp_path, text, expected):
@@ -244,37 +206,35 @@ def test_all_between_the_texts_of_subtitles_stays(tmp_path, text, expected):
     assert path.read_bytes().decode() == expected
 
 
-def test_a_catalogue_gets_its_missing_messages(tmp_path):
+HEAD = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n'
+
+
+@pytest.mark.parametrize(
+    "text, written, fuzzy",
+    [
+        (
+            'msgid "Hi %(name)s!\\n"\nmsgstr ""\n\nmsgid "done"\nmsgstr "fertig"\n\n'
+            'msgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\n',
+            ['msgstr "HI %(name)s!\\n"', 'msgstr "fertig"', 'msgstr[1] "%d FILES"'],
+            2,
+        ),
+        (  # what people wrote
+            '#, fuzzy\nmsgid "a man"\nmsgstr "ein mann (draft)"\n\n'
+            'msgid "%d dog"\nmsgid_plural "%d dogs"\nmsgstr[0] "ein hund"\nmsgstr[1] ""\n',
+            ['msgstr "ein mann (draft)"', 'msgstr[0] "ein hund"', 'msgstr[1] "%d DOGS"'],
+            2,
+        ),
+        # an only form is the plural
+        ('msgid "a file"\nmsgid_plural "%d files"\nmsgstr[0] ""\n', ['msgstr[0] "%d FILES"'], 1),
+    ],
+)
+def test_a_catalogue_gets_its_missing_messages(tmp_path, text, written, fuzzy):
     path = tmp_path / "a.po"
-    path.write_text(
-        'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n'
-        'msgid "Hi %(name)s!\\n"\nmsgstr ""\n\nmsgid "done"\nmsgstr "fertig"\n\n'
-        'msgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] ""\nmsgstr[1] ""\n'
-    )
+    path.write_text(HEAD + text)
     translate_file(DOCUMENTS, path, path)
-    text = path.read_text()
-    for line in ('msgstr "HI %(name)s!\\n"', 'msgstr "fertig"', 'msgstr[1] "%d FILES"'):
-        assert line in text
-    assert text.count("fuzzy") == 2
-
-
-def test_a_catalogue_keeps_what_people_wrote(tmp_path):
-    path = tmp_path / "a.po"
-    path.write_text(
-        '#, fuzzy\nmsgid "a man"\nmsgstr "ein mann (draft)"\n\n'
-        'msgid "%d dog"\nmsgid_plural "%d dogs"\nmsgstr[0] "ein hund"\nmsgstr[1] ""\n'
-    )
-    translate_file(DOCUMENTS, path, path)
-    text = path.read_text()
-    for line in ('msgstr "ein mann (draft)"', 'msgstr[0] "ein hund"', 'msgstr[1] "%d DOGS"'):
-        assert line in text
-
-
-def test_an_only_plural_form_is_the_plural(tmp_path):
-    path = tmp_path / "a.po"
-    path.write_text('msgid "a file"\nmsgid_plural "%d files"\nmsgstr[0] ""\n')
-    translate_file(DOCUMENTS, path, path)
-    assert 'msgstr[0] "%d FILES"' in path.read_text()
+    found = path.read_text()
+    assert [line for line in written if line not in found] == []
+    assert found.count("fuzzy") == fuzzy
 
 
 def test_a_message_that_is_not_translated_stays_empty(tmp_path):
@@ -290,27 +250,24 @@ def test_a_message_that_is_not_translated_stays_empty(tmp_path):
     assert documents.untranslated == 3
 
 
-@pytest.mark.parametrize("suffix", [".srt", ".vtt"])
-def test_a_file_without_subtitles_is_refused(tmp_path, suffix):
-    path = tmp_path / f"a{suffix}"
-    for text in ("hello\n", '{"a": 1}'):
-        path.write_text(text)
-        with pytest.raises(ValueError, match="no subtitle was found"):
-            translate_file(DOCUMENTS, path, path)
-        assert path.read_text() == text
-    path.write_text("WEBVTT\n" if suffix == ".vtt" else "")
-    translate_file(DOCUMENTS, path, path)
-
-
-def test_errors_say_why_a_file_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="suffix '.doc'"):
-        format_of("a.doc")
-    (tmp_path / "a.txt").write_bytes(b"\xff")
-    with pytest.raises(ValueError, match="not in UTF-8"):
-        translate_file(DOCUMENTS, tmp_path / "a.txt", tmp_path / "b.txt")
-    assert not (tmp_path / "b.txt").exists()
-    with pytest.raises(ValueError, match="'pdf' is not known"):
-        translate_file(DOCUMENTS, tmp_path / "a.txt", tmp_path / "b.txt", "pdf")
+@pytest.mark.parametrize(
+    "name, content, kind, message",
+    [
+        ("a.srt", b"hello\n", None, "no subtitle was found"),
+        ("a.srt", b'{"a": 1}', None, "no subtitle was found"),
+        ("a.vtt", b"hello\n", None, "no subtitle was found"),
+        ("a.vtt", b'{"a": 1}', None, "no subtitle was found"),
+        ("a.doc", b"hello\n", None, "suffix '.doc'"),
+        ("a.txt", b"\xff", None, "not in UTF-8"),
+        ("a.txt", b"hello\n", "pdf", "'pdf' is not known"),
+    ],
+)
+def test_a_file_of_no_known_format_is_refused(tmp_path, name, content, kind, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        translate_file(DOCUMENTS, path, path, kind)
+    assert path.read_bytes() == content
 
 
 class Runner:
@@ -386,19 +343,24 @@ def test_a_word_of_the_model_may_hold_a_no_break_space():
     assert found == ("Bonjour\u00a0! monde", ((0, 0), (0, 1), (1, 2)))
 
 
-def test_the_command_replaces_no_document_and_no_translation(tmp_path, capsys, monkeypatch):
-    artefact = artefacts.write(tmp_path / "model", artefacts.tokenizer())
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("page.html -o .", "page.html would become page.html, which is a document"),
+        ("x/page.html y/page.html -o out", "which is the translation of x/page.html"),
+    ],
+)
+def test_the_command_replaces_no_document_and_no_translation(
+    folder, arguments, message, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    for path in ("page.html", "x/page.html", "y/page.html"):
-        pathlib.Path(path).parent.mkdir(exist_ok=True)
-        pathlib.Path(path).write_text("<p>a man</p>")
-    pathlib.Path("out").mkdir()
-    assert main([str(artefact), "page.html", "-o", "."]) == 1
-    assert "page.html would become page.html, which is a document" in capsys.readouterr().err
-    assert main([str(artefact), "x/page.html", "y/page.html", "-o", "out"]) == 1
-    assert "which is the translation of x/page.html" in capsys.readouterr().err
-    assert pathlib.Path("page.html").read_text() == "<p>a man</p>"
-    assert list(pathlib.Path("out").iterdir()) == []
+    for path in map(pathlib.Path, ("page.html", "x/page.html", "y/page.html", "out/page.txt")):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("<p>a man</p>")
+    assert main([str(folder), *arguments.split()]) == 1
+    assert message in capsys.readouterr().err
+    assert {path.read_text() for path in pathlib.Path().rglob("page.*")} == {"<p>a man</p>"}
+    assert not pathlib.Path("out/page.html").exists()
 
 
 def test_the_command_says_if_sentences_are_not_translated(tmp_path, capsys):

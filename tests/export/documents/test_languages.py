@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from helpers.document_models import copy, reverse
+from helpers.document_models import copy, recording, reverse
 
 import keras_transformer as kt
 from keras_transformer.export.artefact.results import Details, Translation
-from keras_transformer.export.documents import AlignedText, DocumentTranslator, translate_file
+from keras_transformer.export.documents import AlignedText, DocumentTranslator
+from keras_transformer.export.documents.subtitles import subtitles
 from keras_transformer.export.documents.translation import aligned_text
 
 ENGLISH = {
@@ -42,21 +43,18 @@ TO_CHINESE = DocumentTranslator(known(CHINESE))
         ("你好吗？ 我很好。", "How are you? I am fine."),
         ("你好吗？\n我很好。", "How are you?\nI am fine."),
         ("{x}你好吗？我很好。", "{x}How are you? I am fine."),
+        ("<p>你好吗？<b>我很好。</b></p>", "<p>How are you? <b>I am fine.</b></p>"),
+        ("- 你好吗？我很好。\n", "- How are you? I am fine.\n"),
     ],
 )
 def test_a_space_comes_between_sentences(text, expected):
-    assert TO_ENGLISH.text(text) == expected
+    kind = {"<": "html", "-": "markdown"}.get(text[0], "text")
+    assert TO_ENGLISH.document(text, kind) == expected
 
 
-def test_a_space_comes_between_sentences_of_every_format(tmp_path):
-    assert (
-        TO_ENGLISH.html("<p>你好吗？<b>我很好。</b></p>") == "<p>How are you? <b>I am fine.</b></p>"
-    )
-    assert TO_ENGLISH.markdown("- 你好吗？我很好。\n") == "- How are you? I am fine.\n"
-    path = tmp_path / "a.srt"
-    path.write_text("1\n00:00:01,000 --> 00:00:02,000\n你好吗？我很好。\n\n", "utf-8")
-    translate_file(TO_ENGLISH, path, path)
-    assert "How are you? I am fine." in path.read_text("utf-8")
+def test_a_space_comes_between_sentences_of_subtitles():
+    text = "1\n00:00:01,000 --> 00:00:02,000\n你好吗？我很好。\n\n"
+    assert "How are you? I am fine." in subtitles(TO_ENGLISH, text)
 
 
 @pytest.mark.parametrize(
@@ -165,14 +163,6 @@ def test_elements_with_text_keep_a_word(before, expected):
     assert DocumentTranslator(first).html(before) == expected
 
 
-def recording(seen):
-    def translate(sentences):
-        seen.extend(sentences)
-        return copy(sentences)
-
-    return translate
-
-
 @pytest.mark.parametrize(
     "text, kind",
     [
@@ -184,17 +174,20 @@ def recording(seen):
     ],
 )
 def test_a_token_of_the_target_language_comes_before_each_sentence(text, kind):
-    seen = []
-    DocumentTranslator(recording(seen)).document(text, kind)
-    assert len(seen) > 1 and all(one.startswith(">>fra<< ") for one in seen)
+    calls = []
+    DocumentTranslator(recording(calls)).document(text, kind)
+    assert len(calls[0]) > 1 and all(one.startswith(">>fra<< ") for one in calls[0])
 
 
 def test_a_prefix_comes_before_each_sentence_and_has_no_place_in_the_alignment():
-    seen = []
-    documents = DocumentTranslator(recording(seen), source_prefix=">>deu<<")
+    calls = []
+    documents = DocumentTranslator(recording(calls), source_prefix=">>deu<<")
     documents.html("<p>One two. Three <b>four</b></p>")
     documents.texts(["Five. Six."])
-    assert seen == [f">>deu<< {one}" for one in ("One two.", "Three four", "Five.", "Six.")]
+    assert calls == [
+        [">>deu<< One two.", ">>deu<< Three four"],
+        [">>deu<< Five.", ">>deu<< Six."],
+    ]
     turned = DocumentTranslator(
         lambda _: [AlignedText("four three", ((2, 0), (1, 1)))], source_prefix=">>deu<<"
     )
