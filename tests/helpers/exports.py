@@ -47,6 +47,36 @@ def tiny(kind="translate", vocab_size=VOCAB, **arguments):
     return model
 
 
+class Function(keras.layers.Layer):
+    """A layer that calls a function of its inputs and of weights of the given shapes."""
+
+    def __init__(self, function, *shapes, initializer="glorot_uniform", **options):
+        super().__init__(**options)
+        self.function, self.shapes, self.initializer = function, shapes, initializer
+
+    def build(self, *inputs):
+        self.arrays = [self.add_weight(shape, self.initializer) for shape in self.shapes]
+
+    def call(self, inputs):
+        return self.function(inputs, *self.arrays)
+
+
+def built(layer, *shape, dtype=None):
+    """Returns a model of one input "x". A function may apply several layers to it."""
+    keras.utils.set_random_seed(3)
+    x = keras.Input(shape, dtype=dtype, name="x")
+    return keras.Model(x, layer(x))
+
+
+def settled(model):
+    """Makes weights and statistics neither 0 nor 1; returns the model."""
+    random = np.random.default_rng(3)
+    for variable in model.variables:
+        if "float" in variable.dtype:
+            variable.assign(variable + random.uniform(0.1, 0.5, variable.shape))
+    return model
+
+
 def source(rows=5, length=7, vocab_size=VOCAB, seed=0):
     """Returns ids (B, S) of several lengths, padded on the right. The last row is one token."""
     ids = np.random.default_rng(seed).integers(4, vocab_size, (rows, length)).astype("int32")
@@ -135,11 +165,25 @@ def parsed(text):
 
 def check(model, exported, rtol=1e-4, **inputs):
     """Compares the results of an `onnx_ir.Model` and the Keras model."""
-    arrays = [inputs[tensor.name] for tensor in model.inputs]
-    expected = model(arrays if len(arrays) > 1 else arrays[0])
-    expected = expected.values() if isinstance(expected, dict) else [expected]
-    for result, array in zip(run(exported, **inputs), expected, strict=True):
+    for result, array in zip(run(exported, **inputs), results(model, inputs).values(), strict=True):
         np.testing.assert_allclose(result, array, rtol=rtol, atol=1e-5)
+
+
+def results(model, inputs):
+    """Returns the results of a Keras model: a dict from the names of outputs to arrays."""
+    arrays = [inputs[tensor.name] for tensor in model.inputs]
+    found = model(arrays if len(arrays) > 1 else arrays[0])
+    return found if isinstance(found, dict) else dict(zip(model.output_names, [found], strict=True))
+
+
+def check_export(model, folder, *, rtol=1e-4, inputs, **options):
+    """Exports a model, and compares the results of its file with Keras'; returns the graph."""
+    export_onnx(model, folder, verbose=False, **options)
+    expected = results(model, inputs)
+    names = list(expected) if len(expected) > 1 else None
+    for result, array in zip(session(folder).run(names, inputs), expected.values(), strict=True):
+        np.testing.assert_allclose(result, array, rtol=rtol, atol=1e-5)
+    return onnx.load(folder / signature.MODEL_FILE).graph
 
 
 def numbers(*shape):
