@@ -117,37 +117,64 @@ def compare(scores, ids, claimed, again, expected_ids=IDS, **options):
     return compare_search([(expected_ids, scores)], found, rescored, 1e-4, **options)
 
 
-def test_tied_hypotheses_may_change_places():
-    assert compare(SCORES, IDS, SCORES, SCORES) == 0
-    assert compare(TIED, IDS[:, ::-1], TIED, TIED) == 0
-    three = np.array([[[5, 3], [7, 3], [0, 0]]])  # also next to a missing hypothesis
-    scores = [[*TIED[0], -np.inf]]
-    assert compare(scores, three[:, [1, 0, 2]], scores, scores, three) == 0
-    with pytest.raises(ExportError, match="not finite at other places"):
-        compare(scores, three, [[-1.0, -np.inf, -np.inf]], scores, three)
+OTHER = np.array([[[5, 3], [11, 3]]])
+THREE_IDS = np.array([[[5, 3], [7, 3], [0, 0]]])  # the last is missing
+TIED_OF_THREE, ONE_OF_THREE = [[*TIED[0], -np.inf]], [[-1.0, -np.inf, -np.inf]]
 
 
 @pytest.mark.parametrize(
-    "scores, claimed",
+    "scores, ids, expected_ids, claimed",
     [
-        ([[-1.0, -2.0]], [[-1.0, -3.0]]),  # the first hypothesis is tied, the second is not
-        ([[-1.0, -2.0]], [[-1.0, -2.0005]]),
-        ([[-3.0, -4.0]], [[-3.0, -4.001]]),
+        (SCORES, IDS, IDS, SCORES),
+        (TIED, IDS[:, ::-1], IDS, TIED),
+        (TIED_OF_THREE, THREE_IDS[:, [1, 0, 2]], THREE_IDS, TIED_OF_THREE),
+        # a tie is relative to sizes above 1
+        ([[-0.1, -0.2]], OTHER, IDS, [[-0.1, -0.20009]]),
+        ([[-10.0, -20.0]], OTHER, IDS, [[-10.0, -20.0015]]),
     ],
 )
-def test_only_ties_of_the_whole_sentence_excuse_other_tokens(scores, claimed):
-    """Keras gives the file's hypotheses the scores that the file claims, but finds better ones."""
-    with pytest.raises(ExportError, match="hypothesis 1, token 0 is 11, Keras has 7"):
-        compare(scores, np.array([[[5, 3], [11, 3]]]), claimed, claimed)
+def test_tied_hypotheses_may_change_places(scores, ids, expected_ids, claimed):
+    assert compare(scores, ids, claimed, claimed, expected_ids) == 0
 
 
-def test_a_tie_is_relative_to_sizes_above_1():
-    other = np.array([[[5, 3], [11, 3]]])
-    for scores, claimed in (
-        ([[-0.1, -0.2]], [[-0.1, -0.20009]]),
-        ([[-10.0, -20.0]], [[-10.0, -20.0015]]),
-    ):
-        compare(scores, other, claimed, claimed)
+# Keras gives the file's hypotheses the scores that the file claims, but finds better ones.
+NO_TIE = "hypothesis 1, token 0 is 11, Keras has 7"
+
+
+@pytest.mark.parametrize(
+    "arguments, exact, message",
+    [
+        (([[-1.0, -2.0]], OTHER, *[[[-1.0, -3.0]]] * 2), True, NO_TIE),  # only the first is tied
+        (([[-1.0, -2.0]], OTHER, *[[[-1.0, -2.0005]]] * 2), True, NO_TIE),
+        (([[-3.0, -4.0]], OTHER, *[[[-3.0, -4.001]]] * 2), True, NO_TIE),
+        (
+            (TIED_OF_THREE, THREE_IDS, ONE_OF_THREE, TIED_OF_THREE, THREE_IDS),
+            True,
+            "not finite at other places",
+        ),
+        ((SCORES, IDS + 4, SCORES + 1, SCORES + 1), True, "token 0 is 9, Keras has 5"),
+        ((SCORES, IDS, SCORES, SCORES * 2), True, "scores differ from Keras' by 0.5 of their size"),
+        ((SCORES, IDS[:, :1], SCORES[:, :1], SCORES[:, :1]), True, "Shapes of the search"),
+        # scores of rounded weights are relative to their spread
+        ((SCORES, IDS, SCORES, SCORES + [[0, 1]]), False, "by 0.35 of their spread.*keep_float"),
+        ((SCORES, IDS, [[np.nan, -2.0]], SCORES), False, "not finite at other places"),
+        ((SCORES, IDS, [[-np.inf, -2.0]], SCORES), False, "not finite at other places"),
+        ((SCORES, IDS, [[-1.0, np.nan]], SCORES), False, "not finite at other places"),
+        (
+            ([[np.nan, -2.0]], IDS, [[np.nan, -2.0]], SCORES),
+            False,
+            "Keras model itself gives NaN",
+        ),
+    ],
+)
+def test_wrong_searches_are_refused(arguments, exact, message):
+    with pytest.raises(ExportError, match=message):
+        compare(*arguments, exact=exact)
+
+
+def test_scores_of_rounded_weights_are_relative_to_their_spread():
+    error = compare(SCORES, IDS + 4, SCORES, SCORES + [[2e-4, 0]], exact=False)
+    assert error == pytest.approx(1e-4 / 2**0.5, rel=1e-2)
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -158,52 +185,26 @@ def test_every_case_of_a_search_is_compared(exact):
         compare_search([(IDS, SCORES)] * 2, found, rescored, 1e-4, exact)
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ((SCORES, IDS + 4, SCORES + 1, SCORES + 1), "token 0 is 9, Keras has 5"),
-        ((SCORES, IDS, SCORES, SCORES * 2), "scores differ from Keras' by 0.5 of their size"),
-        ((SCORES, IDS[:, :1], SCORES[:, :1], SCORES[:, :1]), "Shapes of the search"),
-    ],
-)
-def test_wrong_searches_are_refused(arguments, message):
-    with pytest.raises(ExportError, match=message):
-        compare(*arguments)
-
-
-def test_scores_of_rounded_weights_are_relative_to_their_spread():
-    error = compare(SCORES, IDS + 4, SCORES, SCORES + [[2e-4, 0]], exact=False)
-    assert error == pytest.approx(1e-4 / 2**0.5, rel=1e-2)
-    for scores, claimed, again, message in (
-        (SCORES, SCORES, SCORES + [[0, 1]], "by 0.35 of their spread.*keep_float"),
-        (SCORES, [[np.nan, -2.0]], SCORES, "not finite at other places"),
-        (SCORES, [[-np.inf, -2.0]], SCORES, "not finite at other places"),
-        (SCORES, [[-1.0, np.nan]], SCORES, "not finite at other places"),
-        ([[np.nan, -2.0]], [[np.nan, -2.0]], SCORES, "Keras model itself gives NaN"),
-    ):
-        with pytest.raises(ExportError, match=message):
-            compare(scores, IDS, claimed, again, exact=False)
+def biased(token, bias):
+    """Returns a translator whose logits have a bias for one token."""
+    model = exports.tiny(output_bias=True)
+    biases = np.where(np.arange(exports.VOCAB) == token, bias, 0.0)
+    model.get_layer("token_embedding").bias.assign(biases)
+    return model
 
 
 def test_a_bias_that_forbids_a_token_does_not_set_the_scale_of_scores():
     """Importers set such biases. They must not raise the tolerance for rounding."""
-    source, token_ids = exports.source(), np.array([[[7, 11, 3]]] * 5, "int32")
-    spreads = []
-    for bias in (0.0, -1e4):
-        model = exports.tiny(output_bias=True)
-        embedding = model.get_layer("token_embedding")
-        embedding.bias.assign(np.where(np.arange(exports.VOCAB) == 1, bias, 0.0))
-        task = SearchTask(model, kt.GreedySearch(), 3)
-        spreads.append(task.forced({"source_ids": source}, token_ids).spread)
-    np.testing.assert_allclose(*spreads, rtol=0.1)
+    case, token_ids = {"source_ids": exports.source()}, np.array([[[7, 11, 3]]] * 5, "int32")
+    tasks = [SearchTask(biased(1, bias), kt.GreedySearch(), 3) for bias in (0.0, -1e4)]
+    plain, forbidden = (task.forced(case, token_ids).spread for task in tasks)
+    np.testing.assert_allclose(plain, forbidden, rtol=0.1)
 
 
 @pytest.mark.parametrize("exact, allowed, wrong", [(True, 5e-6, 5e-4), (False, 5e-3, 5.0)])
 def test_scores_of_sure_tokens_are_compared_like_their_sums(exact, allowed, wrong):
     """Such log-probabilities are near 0 and nearly equal. They are rounded as the logits are."""
-    model = exports.tiny(output_bias=True)
-    embedding = model.get_layer("token_embedding")
-    embedding.bias.assign(np.where(np.arange(exports.VOCAB) == 7, 15.0, 0.0))
+    model = biased(7, 15.0)
     search, case = kt.GreedySearch(token_scores=True), {"source_ids": exports.source()}
     task = SearchTask(model, search, 3)
     ids, scores, details = (np.asarray(part) for part in search(model, **case, max_length=3)[:3])

@@ -169,6 +169,13 @@ def check(model, exported, rtol=1e-4, **inputs):
         np.testing.assert_allclose(result, array, rtol=rtol, atol=1e-5)
 
 
+def same_results(before, after, rtol=1e-4, **inputs):
+    """Compares the results of an `onnx_ir.Model` before and after a rewrite."""
+    for one, other in zip(run(before, **inputs), run(after, **inputs), strict=True):
+        assert other.dtype == one.dtype
+        np.testing.assert_allclose(other, one, rtol=rtol, atol=min(rtol, 1e-5))
+
+
 def results(model, inputs):
     """Returns the results of a Keras model: a dict from the names of outputs to arrays."""
     arrays = [inputs[tensor.name] for tensor in model.inputs]

@@ -20,7 +20,9 @@ from helpers.exports import (
     fused,
     numbers,
     operators,
+    parsed,
     run,
+    same_results,
     settled,
     source,
     tiny,
@@ -253,7 +255,6 @@ def test_recurrent_layers_skip_padding(layer):
 
 
 ROWS = """
-<ir_version: 8, opset_import: ["": 17]>
 main (float[T, B, 2] x, int64 count) => (float[B, 3] y)
 <float[2, 3] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}, float[3] b = {0.1, 0.2, 0.3},
  float[1, 3] zeros = {0.0, 0.0, 0.0}, bool yes = {1}, int64[3] order = {2, 0, 1}> {
@@ -281,16 +282,13 @@ main (float[T, B, 2] x, int64 count) => (float[B, 3] y)
 )
 def test_work_on_the_row_of_a_step_moves_out_of_the_loop(place, axis, inside):
     text = ROWS.replace("PLACE", place).replace("AXIS", str(axis))
-    model = ir.from_proto(onnx.parser.parse_model(text))
-    x = numbers(3, 3, 2)
-    steps = [{"x": x, "count": np.array(count)} for count in (0, 2, 3)]
-    before = [run(model, **inputs)[0] for inputs in steps]
+    before, model = parsed(text), parsed(text)
     simplify(model)
     (loop,) = (node for node in model.graph if node.op_type == "Loop")
     body = [node.op_type for node in loop.attributes["body"].value if node.op_type != "Identity"]
     assert body == inside
-    for inputs, expected in zip(steps, before, strict=True):
-        np.testing.assert_allclose(run(model, **inputs)[0], expected, rtol=1e-6, atol=1e-6)
+    for count in (0, 2, 3):
+        same_results(before, model, rtol=1e-6, x=numbers(3, 3, 2), count=np.array(count))
 
 
 @pytest.mark.filterwarnings(MASK_STOPS)
@@ -307,21 +305,14 @@ def test_a_step_of_a_masked_recurrent_layer_is_few_nodes(layer, selections):
 
 def test_weights_sink_into_their_loop_unless_others_read_them():
     text = ROWS.replace("PLACE", "place = Gather(order, i)").replace("AXIS", "0")
-    model = ir.from_proto(
-        onnx.parser.parse_model(
-            text.replace("y = Loop", "z = MatMul(xs, w) y = Loop").replace(
-                "float[B, 3] y)", "float[B, 3] y, float[T, B, 3] z)"
-            )
-        )
-    )
-    inputs = {"x": np.ones((3, 3, 2), np.float32), "count": np.array(3)}
-    before = run(model, **inputs)
+    text = text.replace("y = Loop", "z = MatMul(xs, w) y = Loop")
+    text = text.replace("float[B, 3] y)", "float[B, 3] y, float[T, B, 3] z)")
+    before, model = parsed(text), parsed(text)
     sink_weights(model.graph)
     (body,) = (graph for graph in model.graphs() if graph.name == "step")
     assert set(body.initializers) == {"b", "order", "w/shape"} and "w" in model.graph.initializers
     assert body[0].op_type == "Reshape" and body[0].outputs[0].name == "w/step"
-    for one, two in zip(before, run(model, **inputs), strict=True):
-        np.testing.assert_array_equal(one, two)
+    same_results(before, model, rtol=0, x=numbers(3, 3, 2), count=np.array(3))
 
 
 def test_a_table_that_a_layer_keeps_is_refused():
@@ -344,33 +335,30 @@ def test_an_encoder_that_is_used_twice_is_in_the_file_once():
     check(model, made, first=source(3, 7, vocab_size=50), second=source(3, 4, vocab_size=50))
 
 
+TWICE = """
+main (float[2, 2] x) => (float[2, 2] y, float[2, 2] z)
+<float[2, 2] w = {1.0, 2.0, 3.0, 4.0}, int64 count = {1}, bool yes = {1}> {
+    z = MatMul(x, w)
+    y = Loop(count, yes, x) <body = phase (int64 i, bool go, float[2, 2] a) =>
+        (bool go_on, float[2, 2] b) {
+        go_on = Identity(go)
+        b = Loop(count, yes, a) <body = step (int64 j, bool on, float[2, 2] c) =>
+            (bool stay, float[2, 2] d) {
+            stay = Identity(on)
+            once = MatMul(c, w)
+            d = MatMul(once, w)
+        }>
+    }>
+}"""
+
+
 def test_a_weight_that_a_step_reads_twice_sinks_into_it_once():
-    model = ir.from_proto(
-        onnx.parser.parse_model("""
-        <ir_version: 8, opset_import: ["": 17]>
-        main (float[2, 2] x) => (float[2, 2] y, float[2, 2] z)
-        <float[2, 2] w = {1.0, 2.0, 3.0, 4.0}, int64 count = {1}, bool yes = {1}> {
-            z = MatMul(x, w)
-            y = Loop(count, yes, x) <body = phase (int64 i, bool go, float[2, 2] a) =>
-                (bool go_on, float[2, 2] b) {
-                go_on = Identity(go)
-                b = Loop(count, yes, a) <body = step (int64 j, bool on, float[2, 2] c) =>
-                    (bool stay, float[2, 2] d) {
-                    stay = Identity(on)
-                    once = MatMul(c, w)
-                    d = MatMul(once, w)
-                }>
-            }>
-        }""")
-    )
-    x = np.array([[1.0, 0.5], [-1.0, 2.0]], np.float32)
-    before = run(model, x=x)
+    before, model = parsed(TWICE), parsed(TWICE)
     sink_weights(model.graph)
     steps = [graph for graph in model.graphs() if graph.name == "step"]
     found = [node.op_type for node in steps[0]]
     assert found == ["Reshape", "Identity", "MatMul", "MatMul"]
-    for one, two in zip(before, run(model, x=x), strict=True):
-        np.testing.assert_array_equal(one, two)
+    same_results(before, model, rtol=0, x=numbers(2, 2))
 
 
 BRANCHES = """

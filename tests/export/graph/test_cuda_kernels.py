@@ -133,26 +133,11 @@ agraph (int32[B, T] x, int64[B, N, 1] places, int64[4] pads) => (int32[B, N] y, 
     z = Pad(x, pads, fill)
 }
 """
-
-
-def test_integers_without_a_kernel_are_computed_in_wider_types():
-    large = 2**31 - 1
-    inputs = {
-        "x": np.array([[large, -large - 1, 2**24 + 1], [5, 0, -1]], np.int32),
-        "places": np.array([[[1], [0]], [[2], [1]]]),
-        "pads": np.array([0, 1, 1, 0]),
-    }
-    made = exports.parsed(INTEGERS)
-    expected = exports.run(made, **inputs)
-    before = missing_kernels(ir.to_proto(made).graph)
-    assert [name for name, *_ in before] == ["GatherND", "Pad"]
-    fit_cuda(made)
-    assert missing_kernels(ir.to_proto(made).graph) == []
-    for found, array in zip(exports.run(made, **inputs), expected, strict=True):
-        assert found.dtype == np.int32
-        np.testing.assert_array_equal(found, array)
-
-
+PLACES = {
+    "x": np.array([[2**31 - 1, -(2**31), 2**24 + 1], [5, 0, -1]], np.int32),
+    "places": np.array([[[1], [0]], [[2], [1]]]),
+    "pads": np.array([0, 1, 1, 0]),
+}
 SIZES_AS_NUMBERS = """
 agraph (float[B, T] x, int64[2] target, int64 most) => (float[C, D] y, int64 least, int64[1] rest)
 <int64 last = {1}, int64[1] one = {1}, int64[1] two = {2}, int64[1] axes = {0}> {
@@ -165,17 +150,21 @@ agraph (float[B, T] x, int64[2] target, int64 most) => (float[C, D] y, int64 lea
     rest = Sub(part, single)
 }
 """
+LENGTHS = {"x": np.zeros((2, 3), np.float32), "target": np.array([3, 2]), "most": np.array(2)}
 
 
-def test_sizes_reach_the_device_without_copies():
-    inputs = {"x": np.zeros((2, 3), np.float32), "target": np.array([3, 2]), "most": np.array(2)}
-    made = exports.parsed(SIZES_AS_NUMBERS)
-    expected = exports.run(made, **inputs)
-    by_caller = ("Reshape", "target")
-    found = copies(ir.to_proto(made).graph)
-    assert by_caller in found and len(found) > 1
-    fit_cuda(made)
-    assert copies(ir.to_proto(made).graph) == [by_caller]
-    for array, before in zip(exports.run(made, **inputs), expected, strict=True):
-        assert array.shape == before.shape
-        np.testing.assert_array_equal(array, before)
+@pytest.mark.parametrize(
+    "text, inputs, problems, least, left",
+    [
+        (INTEGERS, PLACES, missing_kernels, 2, []),  # integers are computed in wider types
+        # sizes reach the device without copies, except the one of the caller
+        (SIZES_AS_NUMBERS, LENGTHS, copies, 2, [("Reshape", "target")]),
+    ],
+    ids=["integers", "sizes"],
+)
+def test_other_graphs_are_rewritten_for_cuda(text, inputs, problems, least, left):
+    before, after = exports.parsed(text), exports.parsed(text)
+    assert len(problems(ir.to_proto(before).graph)) >= least
+    fit_cuda(after)
+    assert problems(ir.to_proto(after).graph) == left
+    exports.same_results(before, after, rtol=0, **inputs)

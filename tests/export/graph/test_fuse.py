@@ -17,6 +17,7 @@ from helpers.exports import (
     operators,
     parsed,
     run,
+    same_results,
     source,
     tiny,
 )
@@ -57,8 +58,7 @@ def test_fusing_gives_the_same_logits_with_padding_on_both_sides():
     feed = {"source_ids": source(5, 7), "target_ids": source(5, 5, seed=1)}
     feed["source_ids"][2] = 0
     forward = exports.shared_graph()
-    (before,), (after,) = run(graph(forward), **feed), run(fused(forward), **feed)
-    np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)
+    same_results(graph(forward), fused(forward), **feed)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -86,9 +86,7 @@ def test_a_bias_of_positions_joins_the_operator_of_attention(search):
     found = operators(after)
     assert found["Attention"] + found["MultiHeadAttention"] == 2 + 2 * 2
     assert "Softmax" not in found and found["ReduceMean"] == 2 * 2 + 2 * 3 + 2  # norms
-    results = [run(each, source_ids=source()) for each in (graph(before), after)]
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+    same_results(graph(before), after, source_ids=source())
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
@@ -99,8 +97,7 @@ def test_norms_without_beta_are_one_operator(precision):
     found = operators(after)
     assert found["LayerNormalization"] + found["SkipLayerNormalization"] == 1 + (2 * 2 - 1) + 1
     assert not found.keys() & {"ReduceMean", "Reciprocal"}
-    (one,), (other,) = (run(each, source_ids=source()) for each in (graph(before), after))
-    np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+    same_results(graph(before), after, source_ids=source())
 
 
 @pytest.mark.full
@@ -147,9 +144,8 @@ def test_operators_that_broadcast_read_values_without_leading_axes():
     model = parsed(VIEWS)
     simplify(model)
     assert operators(model) == {"Unsqueeze": 1, "Add": 1, "Mul": 2}
-    feed = {"x": numbers(3, 5, 4), "v": numbers(4), "w": numbers(5, 1)}
-    for found, expected in zip(run(model, **feed), run(parsed(VIEWS), **feed), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    x, v, w = numbers(3, 5, 4), numbers(4), numbers(5, 1)
+    same_results(parsed(VIEWS), model, rtol=0, x=x, v=v, w=w)
 
 
 @pytest.mark.full

@@ -4,7 +4,6 @@ import functools
 import itertools
 import warnings
 
-import keras
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -13,7 +12,9 @@ from helpers import exports, tiers
 from helpers.exports import (
     BEAM,
     MAX_LENGTH,
+    Function,
     body,
+    built,
     convert,
     counts,
     graph,
@@ -61,17 +62,19 @@ def reduced(search, precision, **arguments):
     return model
 
 
-def with_weight(weight, inputs, *nodes):
-    """Returns a graph of nodes from `inputs` to `y` that read "layer/kernel"."""
+def with_weight(weight, inputs, nodes, precision=None, **options):
+    """Returns a graph of nodes from `inputs` to `y` that read "layer/kernel", and reduces it."""
     model = parsed(f"""
         main ({inputs}, float[{weight.shape[0]}, {weight.shape[1]}] "layer/kernel") => (float y)
-        {{ {" ".join(nodes)} }}
+        {{ {nodes} }}
     """)
     value = model.graph.inputs.pop()
     value.const_value = ir.tensor(weight, name=value.name)
     model.graph.register_initializer(value)
     model.graph.outputs[0].shape = None
     model.graph.opset_imports["com.microsoft"] = 1
+    if precision:
+        reduce_precision(model, precision, **options)
     return model
 
 
@@ -143,8 +146,7 @@ SHARED = """
 def test_a_weight_of_several_products_does_not_saturate(precision):
     weight = np.eye(37, dtype=np.float32)[::-1] * 2 + 1  # sums of pairs exceed 16 bits
     inputs = "float[N, 37] x, int64 steps, bool true"
-    model = with_weight(weight, inputs, SHARED)
-    reduce_precision(model, precision)
+    model = with_weight(weight, inputs, SHARED, precision)
     sink_weights(model.graph)
     assert [value.const_value.size for value in model.graph.initializers.values()].count(
         37 * 37
@@ -158,9 +160,7 @@ def test_a_weight_of_several_products_does_not_saturate(precision):
 def test_two_products_can_share_a_small_weight():
     weight, x = numbers(5, 5), numbers(7, 5)
     nodes = 'a = MatMul(x, "layer/kernel")  y = MatMul(a, "layer/kernel")'
-    model = with_weight(weight, "float[N, 5] x", nodes)
-    reduce_precision(model, "int8")
-    (found,) = run(model, x=x)
+    (found,) = run(with_weight(weight, "float[N, 5] x", nodes, "int8"), x=x)
     expected = x @ weight @ weight
     assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
 
@@ -191,8 +191,8 @@ def test_rows_can_have_separate_scales():
     errors = []
     for row_scales in (False, True):
         node = 'z = MatMul(x, "layer/kernel")  y = Add(z, one)'
-        model = with_weight(weight, "float[N, 37] x, float[11] one", node)
-        reduce_precision(model, "int8", row_scales=row_scales)
+        inputs = "float[N, 37] x, float[11] one"
+        model = with_weight(weight, inputs, node, "int8", row_scales=row_scales)
         (found,) = run(model, x=x, one=np.ones(11, np.float32))
         errors.append(np.abs(found - 1 - x @ weight).max(axis=1))
     shared, own = errors
@@ -203,8 +203,8 @@ def test_rows_can_have_separate_scales():
 @pytest.mark.parametrize("precision", INTEGERS)
 def test_products_use_the_rounded_weight(precision):
     weight, x = numbers(37, 11), numbers(5, 37)
-    model = with_weight(weight, "float[N, 37] x", 'y = MatMul(x, "layer/kernel")')
-    reduce_precision(model, precision)
+    node = 'y = MatMul(x, "layer/kernel")'
+    model = with_weight(weight, "float[N, 37] x", node, precision)
     (found,) = run(model, x=x)
     if precision in ("int8", "int16x8"):
         integers, scale = quantize_columns(weight)
@@ -224,8 +224,7 @@ def test_products_use_the_rounded_weight(precision):
 @pytest.mark.parametrize("precision", INTEGERS)
 def test_lookups_read_the_rounded_table(precision, size):
     rows = numbers(37, size)
-    model = with_weight(rows, "int32[N, T] ids", 'y = Gather("layer/kernel", ids)')
-    reduce_precision(model, precision)
+    model = with_weight(rows, "int32[N, T] ids", 'y = Gather("layer/kernel", ids)', precision)
     back = rounded(rows.T, 8 if size % 2 else BITS[precision])[0].T
     for ids in ([[0, 36, 7], [7, -1, 2]], np.zeros((0, 3))):
         ids = np.array(ids, "int32")
@@ -235,9 +234,11 @@ def test_lookups_read_the_rounded_table(precision, size):
 @pytest.mark.parametrize("precision", INTEGERS)
 def test_a_table_shared_with_the_logits_is_reduced(precision):
     rows, ids = numbers(301, 64), np.arange(20, dtype="int32")[None]
-    product = 'y = com.microsoft.FusedMatMul<transB = 1>(x, "layer/kernel")'
-    model = with_weight(rows, "int32[N, T] ids", 'x = Gather("layer/kernel", ids)', product)
-    reduce_precision(model, precision)
+    nodes = """
+        x = Gather("layer/kernel", ids)
+        y = com.microsoft.FusedMatMul<transB = 1>(x, "layer/kernel")
+    """
+    model = with_weight(rows, "int32[N, T] ids", nodes, precision)
     assert ir.DataType.FLOAT not in {
         value.const_value.dtype
         for value in model.graph.initializers.values()
@@ -247,24 +248,10 @@ def test_a_table_shared_with_the_logits_is_reduced(precision):
     assert np.abs(run(model, ids=ids)[0] - exact).std() < 0.15 * exact.std()
 
 
-class Columns(layers.Layer):
-    """Looks up rows or columns of a table."""
-
-    def __init__(self, axis):
-        super().__init__()
-        self.axis = axis
-
-    def build(self, shape):
-        self.table = self.add_weight(shape=(64, 64), name="table", initializer="normal")
-
-    def call(self, ids):
-        return ops.take(self.table, ids, axis=self.axis)
-
-
 @pytest.mark.parametrize("axis", [0, 1])
 def test_only_rows_of_a_table_are_looked_up_in_integers(axis):
-    ids = keras.Input((3,), dtype="int32", name="x")
-    model = keras.Model(ids, Columns(axis)(ids))
+    take = Function(lambda ids, table: ops.take(table, ids, axis=axis), (64, 64))
+    model = built(take, 3, dtype="int32")
     converted = convert(model)
     simplify(converted)
     assert reduce_precision(converted, "int8") == (1 if axis == 0 else 0)
@@ -332,14 +319,14 @@ def damaged(model, precision, kind):
             name = name.rpartition("/")[0] + "/scale"
         value = copy.graph.initializers[name]
         array = value.const_value.numpy()
-        if kind == "negated":
-            array = -array
-        elif kind == "shuffled":
-            array = random.permutation(array.ravel()).reshape(array.shape)
-        else:
-            zero = {"weight_int4": 0x88, "weight_int8": 128}.get(precision, 0)
-            array = np.full_like(array, zero)
-        value.const_value = ir.tensor(array, name=name)
+        arrays = {
+            "zero": np.full_like(
+                array, {"weight_int4": 0x88, "weight_int8": 128}.get(precision, 0)
+            ),
+            "negated": -array,
+            "shuffled": random.permutation(array.ravel()).reshape(array.shape),
+        }
+        value.const_value = ir.tensor(arrays[kind], name=name)
     return copy
 
 
@@ -399,24 +386,26 @@ def test_float16_keeps_caches_small_and_scores_exact():
     assert ids.shape == exact.shape
 
 
-@pytest.mark.parametrize("precision", ["int8", "weight_int4", "float16"])
-def test_chosen_weights_stay_float(precision):
-    made = reduced(None, precision, keep_float=["decoder_block_1/feed_forward"])
-    kinds = {value.name: value.const_value.dtype for value in made.graph.initializers.values()}
-    kept = "decoder_block_1/feed_forward/hidden/kernel"
-    assert kinds[kept] == ir.DataType.FLOAT
-    assert "decoder_block_0/feed_forward/hidden/kernel" not in kinds
+PACKED = "self_attention/query_key_value/kernel"
+HIDDEN = "feed_forward/hidden/kernel"
 
 
-@pytest.mark.parametrize("precision", ["int8", "weight_int8", "float16"])
-@pytest.mark.parametrize("part", ["query", "key", "value"])
-def test_packed_weights_are_kept_by_their_own_paths(precision, part):
-    path = f"decoder_block_0/self_attention/{part}/kernel"
-    assert path in [variable.path for variable in exports.shared_model().variables]
-    made = reduced(None, precision, keep_float=[path])
+@pytest.mark.parametrize("precision", ["int8", "weight_int8", "weight_int4", "float16"])
+@pytest.mark.parametrize(
+    "path, kernel",
+    [
+        ("feed_forward", HIDDEN),
+        # packed weights are kept by their own paths
+        ("self_attention/query/kernel", PACKED),
+        ("self_attention/key/kernel", PACKED),
+        ("self_attention/value/kernel", PACKED),
+    ],
+)
+def test_chosen_weights_stay_float(precision, path, kernel):
+    made = reduced(None, precision, keep_float=[f"decoder_block_0/{path}"])
     kinds = {value.name: value.const_value.dtype for value in made.graph.initializers.values()}
-    assert kinds["decoder_block_0/self_attention/query_key_value/kernel"] == ir.DataType.FLOAT
-    assert "decoder_block_1/self_attention/query_key_value/kernel" not in kinds
+    assert kinds[f"decoder_block_0/{kernel}"] == ir.DataType.FLOAT
+    assert f"decoder_block_1/{kernel}" not in kinds
 
 
 @pytest.mark.parametrize(
@@ -438,18 +427,11 @@ def test_weights_to_keep_are_checked_before_the_work(tmp_path, keep_float, preci
 
 @pytest.mark.full
 def test_packed_weights_stay_float_in_an_export(tmp_path):
+    model, out = tiny("encode", num_layers=1), tmp_path / "out"
     keep = ["encoder_block_0/self_attention/key"]
-    for keep_float in ([], keep):
-        export_onnx(
-            tiny("encode", num_layers=1),
-            tmp_path / "out",
-            precision="int8",
-            keep_float=keep_float,
-            verbose=False,
-        )
-        names = {item.name for item in onnx.load(tmp_path / "out" / "model.onnx").graph.initializer}
-        packed = "encoder_block_0/self_attention/query_key_value/kernel"
-        assert (packed in names) == bool(keep_float)
+    export_onnx(model, out, precision="int8", keep_float=keep, verbose=False)
+    names = {item.name for item in onnx.load(out / "model.onnx").graph.initializer}
+    assert f"encoder_block_0/{PACKED}" in names
 
 
 @pytest.mark.full
@@ -467,8 +449,7 @@ def test_an_int8_export_is_smaller_and_checks_its_tolerance(tmp_path):
 
 @pytest.mark.parametrize("precision", ["float16", *INTEGERS])
 def test_a_model_without_reducible_weights_warns_and_stays_float32(tmp_path, precision):
-    x = keras.Input((7, 5, 3), name="x")
-    model = keras.Model(x, keras.layers.Conv2D(4, 3, use_bias=False)(x))
+    model = built(layers.Conv2D(4, 3, use_bias=False), 7, 5, 3)
     with pytest.warns(UserWarning, match=f"{precision}' changed nothing.*4[0-9]{{2}} bytes"):
         manifest = export_onnx(model, tmp_path / "out", precision=precision, verbose=False)
     assert manifest["precision"] == "float32"
@@ -481,10 +462,6 @@ def dense(*units):
     return [layers.Dense(size, activation="relu") for size in units]
 
 
-def used(layer, count):
-    return [layer] * count
-
-
 def with_adapter():
     layer = layers.Dense(12)
     layer.build((None, 12))
@@ -495,22 +472,24 @@ def with_adapter():
 BY_KERAS = {
     "two layers": lambda: dense(12, 5),
     "three layers": lambda: dense(12, 12, 5),
-    "one layer twice": lambda: used(layers.Dense(12), 2),
-    "one layer three times": lambda: [*used(layers.Dense(12), 3), *dense(5)],
+    "one layer twice": lambda: [layers.Dense(12)] * 2,
+    "one layer three times": lambda: [*[layers.Dense(12)] * 3, *dense(5)],
     "a block": lambda: [EncoderBlock(2, 17)],
-    "a block twice": lambda: used(EncoderBlock(2, 17), 2),
+    "a block twice": lambda: [EncoderBlock(2, 17)] * 2,
     "einsum": lambda: [layers.EinsumDense("abc,cd->abd", (None, 12)), *dense(5)],
-    "einsum twice": lambda: used(layers.EinsumDense("abc,cd->abd", (None, 12)), 2),
+    "einsum twice": lambda: [layers.EinsumDense("abc,cd->abd", (None, 12))] * 2,
     "adapter": with_adapter,
+    "a table": lambda: [layers.Embedding(31, 12), *dense(12, 5)],
 }
 
 
-def quantized(parts, mode, shape=(None, 12), dtype=None):
-    keras.utils.set_random_seed(3)
-    x = inputs = keras.Input(shape, dtype=dtype, name="x")
-    for part in parts:
-        x = part(x)
-    model = keras.Model(inputs, x)
+def quantized(name, mode):
+    """Returns a model that applies the layers of a row of `BY_KERAS`, after its quantization."""
+    shape, dtype = ((None,), "int32") if name == "a table" else ((None, 12), None)
+    chain = BY_KERAS[name]()
+    model = built(
+        lambda x: functools.reduce(lambda y, layer: layer(y), chain, x), *shape, dtype=dtype
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Keras warns of layers that it leaves in float
         model.quantize(mode)
@@ -521,19 +500,11 @@ def quantized(parts, mode, shape=(None, 12), dtype=None):
 @pytest.mark.usefixtures("forked_proofs")
 def test_int8_layers_of_keras_are_exported(name, tmp_path):
     """The proof opens the file with "session.x64quantprecision" and compares it with Keras."""
-    model = quantized(BY_KERAS[name](), "int8")
-    export_onnx(model, tmp_path / "out", verbose=False)
+    export_onnx(quantized(name, "int8"), tmp_path / "out", verbose=False)
     assert counts(onnx.load(tmp_path / "out" / "model.onnx").graph)["MatMulInteger"]
-
-
-@pytest.mark.full
-@pytest.mark.usefixtures("forked_proofs")
-def test_an_int8_table_of_keras_is_exported(tmp_path):
-    parts = [layers.Embedding(31, 12), *dense(12, 5)]
-    export_onnx(quantized(parts, "int8", (None,), "int32"), tmp_path / "out", verbose=False)
 
 
 @pytest.mark.parametrize("mode", ["int4", "float8"])
 def test_other_modes_of_keras_are_refused(mode):
     with pytest.raises(ExportError, match=f"quantized 'dense.*' to {mode}.*weight_int4"):
-        convert(quantized(dense(12, 5), mode))
+        convert(quantized("two layers", mode))
