@@ -130,11 +130,7 @@ class _Reader(html.parser.HTMLParser):
     def handle_decl(self, decl: str) -> None:
         self._add("block")
 
-    def handle_pi(self, data: str) -> None:
-        self._add("other")
-
-    def unknown_decl(self, data: str) -> None:
-        self._add("other")
+    handle_pi = unknown_decl = handle_comment
 
 
 class Piece(NamedTuple):
@@ -218,8 +214,7 @@ def tag_parts(piece: Piece, languages: tuple[str, str] | None = None) -> list[st
         )
         if reads:
             unit = HtmlUnit(_escape_double if group == 2 else _escape_single, value)
-            unit.add_text(html.unescape(value))
-            unit.close()
+            unit.close(html.unescape(value))
             if unit.has_work:
                 parts += [raw[end : match.start(group)], unit]
                 end = match.end(group)
@@ -331,7 +326,6 @@ def _run_parts(
             for piece in run
         ]
     fill(unit, run, languages)
-    unit.close()
     if not unit.has_work:
         return [raw]
     before = raw[: len(raw) - len(raw.lstrip(SPACES))]
@@ -339,7 +333,7 @@ def _run_parts(
 
 
 def fill(unit: Unit, run: list[Piece], languages: tuple[str, str] | None = None) -> None:
-    """Adds pieces to a unit. Their text is without character references.
+    """Adds the pieces of a unit and closes it. Their text is without character references.
 
     A start tag without partner encloses all up to the end of the element around it; an end tag
     without partner encloses all from its start.
@@ -359,6 +353,7 @@ def fill(unit: Unit, run: list[Piece], languages: tuple[str, str] | None = None)
             unit.close_element(piece.raw)
         else:
             unit.close_unopened(piece.raw)
+    unit.close()
 
 
 def _escape(text: str) -> str:

@@ -18,6 +18,7 @@ from keras_transformer.export.documents.html import (
     EMPTY,
     KEPT,
     Piece,
+    Token,
     fill,
     html_parts,
     html_tag,
@@ -98,7 +99,7 @@ def markdown_parts(text: str) -> list[str | Unit]:
             comment = _COMMENTS.match(token.content).end()
             found = html_parts(token.content[comment:])
             tag = _TAG_LINE.match(token.content, comment)
-            if tag and not _keeps(tag[0]):  # alone, or it would begin no block
+            if tag and not _keeps(html_tag(tag[0].strip())):  # alone, or it would begin no block
                 found = [*html_parts(tag[0]), *html_parts(token.content[tag.end() :])]
             if comment or isinstance(found[0], str):  # else another line might begin the block
                 parts += [text[here : lines[0] + comment], *found]
@@ -122,8 +123,7 @@ def _title(text: str, info: str, lines: tuple[int, int]) -> Iterator[tuple[Unit,
     place = text.rfind(match[1], *lines) if match else -1
     if place >= 0:
         unit = Unit(raw=match[1])
-        unit.add_text(match[1])
-        unit.close()
+        unit.close(match[1])
         if unit.has_work:
             yield unit, place
 
@@ -167,7 +167,6 @@ def _contents(
         if not is_mark and content.strip():
             unit.raw = text[slice(*span)]
             fill(unit, _paired([*_pieces(unit.tokens, references)]))
-            unit.close()
             yield span, unit
 
 
@@ -241,9 +240,8 @@ class _Content(Unit):
         return is_same and _emphases(after) <= _emphases(before)  # one without words is dropped
 
 
-def _keeps(content: str) -> bool:
+def _keeps(tag: Token) -> bool:
     """Returns whether a tag begins an element that is not translated."""
-    tag = html_tag(content.strip())
     return tag.kind == "start" and (tag.name in KEPT or tag.keeps)
 
 
@@ -309,7 +307,7 @@ def _pieces(tokens: Sequence[Any], references: dict[str, Any]) -> Iterator[Piece
             yield Piece("text", "", " ")
         elif kind == "html_inline":
             tag = html_tag(token.content)
-            if _keeps(token.content):
+            if _keeps(tag):
                 end = _end_of_element(tokens, place, tag.name)
                 yield Piece("opaque", "", _source(tokens[place:end], references))
             else:
@@ -369,7 +367,6 @@ def _opaque(token: Any, references: dict[str, Any]) -> Piece:
         unit = Unit(_escape, token.content)
         unit.CODE = _Content.CODE
         fill(unit, [*_pieces(token.children, references)])
-        unit.close()
         if unit.has_work and not unit.root.children:
             return Piece("opaque", "", raw, ("![", unit, target))
     elif token.type == "code_inline":
@@ -397,7 +394,6 @@ def _source(tokens: Sequence[Any], references: dict[str, Any]) -> str:
     opening, *rest = tokens
     unit = Unit(_escape)
     fill(unit, [*_pieces(rest[:-1], references)])
-    unit.close()
     spans = words(unit.text)
     pairs = [(number, number) for number in range(len(spans))]
     inner = {id(one): one.raw for one in unit.inner()}

@@ -148,8 +148,9 @@ class Unit:
                 element.space_before = self.text.endswith(" ")
             self._run.append(element)
 
-    def close(self) -> None:
-        """Ends the unit and its open elements, and removes white space at its end."""
+    def close(self, text: str = "") -> None:
+        """Adds a last text, and ends the unit and its elements. No white space stays at its end."""
+        self.add_text(text)
         while len(self._open) > 1:
             self.close_element("")
         self.text = self.text.rstrip(SPACES)
@@ -568,7 +569,6 @@ def plain_parts(text: str) -> list[str | Unit]:
     # Each alternative starts where a run of white space starts, so a long run takes linear time.
     for piece in re.split(r"(^\s+|(?<!\s)[^\S\r\n]*[\r\n]\s*|(?<!\s)[^\S\r\n]+$)", text):
         unit = _PlainUnit(raw=piece)
-        unit.add_text(piece)
-        unit.close()
+        unit.close(piece)
         parts.append(unit if unit.has_work else piece)
     return parts

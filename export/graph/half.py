@@ -89,7 +89,7 @@ def _float_values(graph: ir.Graph) -> set[ir.Value]:
     def is_float(value: ir.Value | None) -> bool:
         return value is not None and (value.dtype == FLOAT or value in floats)
 
-    nodes = list(all_nodes(graph))
+    nodes = all_nodes(graph)
     branches = [node for node in nodes if node.op_type == "If"]
     for node in nodes + branches + nodes if branches else nodes:
         if node.op_type == "If":  # its branches come after it

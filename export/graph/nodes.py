@@ -14,13 +14,7 @@ RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLik
 
 def all_nodes(graph: ir.Graph) -> list[ir.Node]:
     """Lists the nodes of a graph and of all graphs inside, in order; changes do not affect it."""
-    nodes = []
-    for node in graph:
-        nodes.append(node)
-        for item in node.attributes.values():
-            if item.type == ir.AttributeType.GRAPH:
-                nodes += all_nodes(item.value)
-    return nodes
+    return list(graph.all_nodes())
 
 
 def attribute(node: ir.Node, name: str, default: Any) -> Any:

@@ -213,11 +213,16 @@ def separate_products(graph: ir.Graph) -> None:
             weight = node.inputs[1]
             key = weight, id(node.graph)
             if key in last and weight.is_initializer() and len(weight.shape) == 2:
-                flatten = ir.Node("", "Flatten", [last[key]])
-                node.prepend(flatten)
-                node.replace_input_with(1, flatten.outputs[0])
-                flatten.outputs[0].type, flatten.outputs[0].shape = weight.type, weight.shape
+                node.replace_input_with(1, _flattened(last[key], node))
             last[key] = node.inputs[1]
+
+
+def _flattened(matrix: ir.Value, node: ir.Node) -> ir.Value:
+    """Returns the same matrix as another constant, computed before `node`."""
+    flatten = ir.Node("", "Flatten", [matrix])
+    node.prepend(flatten)
+    flatten.outputs[0].type, flatten.outputs[0].shape = matrix.type, matrix.shape
+    return flatten.outputs[0]
 
 
 class _Integers:
@@ -246,10 +251,7 @@ class _Integers:
         integers, scale = self.rounded[form]
         key = *form, id(node.graph)
         if key in self.last:  # a chain: equal nodes with equal inputs would become one
-            flatten = ir.Node("", "Flatten", [self.last[key]])
-            node.prepend(flatten)
-            copied, integers = integers, flatten.outputs[0]
-            integers.type, integers.shape = copied.type, copied.shape
+            integers = _flattened(self.last[key], node)
         self.last[key] = integers
         zeros = np.zeros(scale.shape, np.int8)
         return [integers, scale, add_initializer(self.graph, f"{weight.name}/zero", zeros)]
