@@ -25,6 +25,7 @@ from keras_transformer.export.artefact.reader import ArtefactError, read_artefac
 from keras_transformer.export.exporter import Rule, check_rules
 from keras_transformer.export.litert_model import OPENER
 from keras_transformer.export.proof import run_exported
+from keras_transformer.export.proof.comparison import best_rows
 from keras_transformer.export.runtime.lines import text_of
 from keras_transformer.export.staging import ExportError
 from keras_transformer.padding import pad_rows
@@ -183,8 +184,8 @@ def compare_with_keras(
             for i, text in texts
         ]
 
-    wanted = _best_rows(expected)
-    given = _best_rows([outputs[signature.TOKEN_IDS] for outputs in found.outputs])
+    wanted = best_rows(expected)
+    given = best_rows([outputs[signature.TOKEN_IDS] for outputs in found.outputs])
     same_texts = text_seconds = None
     if manifest["text"] is not None:
         path = artefact.folder / signature.TEXT_MODEL_FILE
@@ -202,11 +203,6 @@ def compare_with_keras(
         scored and scored(served(wanted), order),
         scored and scored(served(given), order),
     )
-
-
-def _best_rows(batches: Sequence[np.ndarray]) -> list[list[int]]:
-    """Returns the tokens of each sentence's best hypothesis, from batches of ids (B, W, T)."""
-    return [row[row > 0].tolist() for ids in batches for row in ids[:, 0]]
 
 
 def _check_lengths(sources: Sequence[list[int]], longest: int) -> None:

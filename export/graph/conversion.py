@@ -9,11 +9,13 @@ writes `LSTM` only if it can read them, and eager tensors of a layer, which Tens
 """
 
 import contextlib
-import logging
+import logging.handlers
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -28,6 +30,7 @@ import tf2onnx.convert  # noqa: F401
 from tensorflow.python.grappler import tf_optimizer
 from tf2onnx import tfonnx
 
+from keras_transformer.export.graph.nodes import all_nodes
 from keras_transformer.export.graph.tf2onnx_patches import HANDLERS
 from keras_transformer.export.staging import ExportError
 
@@ -210,7 +213,7 @@ def convert(
         if id(variable) in chosen
     }
     arrays.update({inner.name: outer.numpy() for outer, inner in traced.graph.captures})
-    with _Problems() as problems, tf.device("/cpu:0"):
+    with _problems() as problems, tf.device("/cpu:0"):
         frozen = _frozen(traced, inputs, outputs, arrays)
         _check_refused(frozen, layers)
         inputs = [name for name in inputs if name not in arrays]
@@ -226,10 +229,11 @@ def convert(
                     custom_op_handlers=HANDLERS,
                 ).make_model("keras_transformer")
             except Exception as error:  # tf2onnx raises many types, some without a common base
-                raise _conversion_error(error, problems.lines, graph, layers) from error
+                raise _conversion_error(error, problems, graph, layers) from error
     _drop_element_shapes(converted.graph)
-    _check_operators(converted, layers)
-    return ir.from_proto(converted), dict(zip(names, variables, strict=True))
+    model = ir.from_proto(converted)
+    _check_operators(model, layers)
+    return model, dict(zip(names, variables, strict=True))
 
 
 def _check_refused(graph: tf.compat.v1.GraphDef, layers: Mapping[str, str]) -> None:
@@ -244,11 +248,15 @@ def _check_refused(graph: tf.compat.v1.GraphDef, layers: Mapping[str, str]) -> N
 
 
 def _conversion_error(
-    error: Exception, problems: Sequence[str], graph: tf.Graph, layers: Mapping[str, str]
+    error: Exception,
+    problems: Sequence[logging.LogRecord],
+    graph: tf.Graph,
+    layers: Mapping[str, str],
 ) -> ExportError:
     """Returns the error of a failed conversion; it names the operators, their layers, a remedy."""
     kinds = {operation.name: operation.type for operation in graph.get_operations()}
-    details = "; ".join(problems) or "no details"
+    lines = [record.getMessage().partition("\n")[0] for record in problems]
+    details = "; ".join(lines) or "no details"
     failed = {name: kinds[name] for name in re.findall(r"[^\s'\[:]+", details) if name in kinds}
     named = [f"{kind}{_at(name, layers)}" for name, kind in failed.items()]
     remedy = next((REMEDIES[kind] for kind in failed.values() if kind in REMEDIES), OTHERWISE)
@@ -344,48 +352,27 @@ def _unique(paths: Iterable[str], taken: Iterable[str]) -> list[str]:
     return names
 
 
-class _Problems(logging.Handler):
+@contextlib.contextmanager
+def _problems() -> Iterator[list[logging.LogRecord]]:
     """Collects the errors that tf2onnx logs, and keeps all its lines off the terminal."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.lines = []
-        self._logger = logging.getLogger("tf2onnx")
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage().partition("\n")[0])
-
-    def __enter__(self) -> "_Problems":
-        self._before = self._logger.handlers, self._logger.propagate, self._logger.level
-        self._logger.handlers, self._logger.propagate = [self], False
-        self._logger.setLevel(logging.ERROR)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._logger.handlers, self._logger.propagate = self._before[:2]
-        self._logger.setLevel(self._before[2])
+    handler = logging.handlers.BufferingHandler(sys.maxsize)
+    handler.setLevel(logging.ERROR)
+    with mock.patch.multiple(logging.getLogger("tf2onnx"), handlers=[handler], propagate=False):
+        yield handler.buffer
 
 
-def _check_operators(model: onnx.ModelProto, layers: Mapping[str, str]) -> None:
+def _check_operators(model: ir.Model, layers: Mapping[str, str]) -> None:
     """Raises an `ExportError` that names every operator that ONNX lacks."""
-    versions = {item.domain: item.version for item in model.opset_import}
-    unmapped = {}
-
-    def visit(graph: onnx.GraphProto) -> None:
-        for node in graph.node:
-            try:
-                onnx.defs.get_schema(node.op_type, versions[""], node.domain)
-            except onnx.defs.SchemaError:
-                unmapped.setdefault(node.op_type, node.name)
-            for attribute in node.attribute:
-                if attribute.type == onnx.AttributeProto.GRAPH:
-                    visit(attribute.g)
-
-    visit(model.graph)
+    opset, unmapped = model.opset_imports[""], {}
+    for node in all_nodes(model.graph):
+        try:
+            onnx.defs.get_schema(node.op_type, opset, node.domain)
+        except onnx.defs.SchemaError:
+            unmapped.setdefault(node.op_type, node.name)
     if unmapped:
         names = ", ".join(f"{name}{_at(place, layers)}" for name, place in sorted(unmapped.items()))
         raise ExportError(
-            f"Operators without a counterpart in ONNX opset {versions['']}: {names}. Replace "
+            f"Operators without a counterpart in ONNX opset {opset}: {names}. Replace "
             "them in the model, or export a SavedModel, which supports them."
         )
 

@@ -251,12 +251,14 @@ def _compare_tokens(ids: Ids, scores: Array, tokens: Ids, claimed: Array) -> Non
 
 def same_tokens(expected: Sequence[tuple[Ids, Array]], found: Sequence[Outputs]) -> list[int]:
     """Returns the number of lines whose best hypothesis has Keras' tokens, and of all lines."""
-    pairs = [
-        (theirs[theirs > 0].tolist(), ours[ours > 0].tolist())
-        for (ids, _), outputs in zip(expected, found, strict=True)
-        for theirs, ours in zip(ids[:, 0], outputs[signature.TOKEN_IDS][:, 0], strict=True)
-    ]
-    return [sum(one == two for one, two in pairs), len(pairs)]
+    theirs = best_rows([ids for ids, _ in expected])
+    ours = best_rows([outputs[signature.TOKEN_IDS] for outputs in found])
+    return [sum(map(list.__eq__, theirs, ours)), len(theirs)]
+
+
+def best_rows(batches: Sequence[Ids]) -> list[list[int]]:
+    """Returns the tokens of each sentence's best hypothesis, from batches of ids (B, W, T)."""
+    return [row[row > 0].tolist() for ids in batches for row in ids[:, 0]]
 
 
 def compare_texts(expected: Outputs, found: Outputs, tolerance: float) -> float:
