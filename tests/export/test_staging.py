@@ -1,4 +1,7 @@
-"""Folders of exports: they appear whole or not at all, and replace only earlier exports."""
+"""Folders of exports: they appear whole or not at all, and replace only earlier exports.
+
+`tests/test_files.py` tests the moves of whole folders, `test_exporter.py` failures on the way.
+"""
 
 import ctypes
 import json
@@ -9,114 +12,89 @@ import pytest
 
 from keras_transformer.export.staging import ExportError, quoted, staged, why_not_files
 
-MARK = {"format": "tests"}
-why_not = why_not_files({"artefact.json", "model.onnx"}, "artefact.json", MARK)
+SEALED = json.dumps({"format": "tests"})
+EARLIER = {"artefact.json": SEALED, "model.onnx": "earlier"}
+why_not = why_not_files(set(EARLIER), "artefact.json", json.loads(SEALED))
 
 
-def write(folder, content="new"):
-    """Writes an export's files."""
-    folder.mkdir(exist_ok=True)
-    (folder / "model.onnx").write_text(content)
-    (folder / "artefact.json").write_text(json.dumps(MARK))
+def write(folder, files=EARLIER):
+    """Writes files by name into a folder, and returns the folder."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
     return folder
 
 
 def export(path, content="new"):
     with staged(path, why_not) as folder:
-        write(folder, content)
+        write(folder, EARLIER | {"model.onnx": content})
 
 
 def tree(folder):
-    return {
-        str(path.relative_to(folder)): path.read_text() if path.is_file() else None
-        for path in folder.rglob("*")
-    }
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
 
 
-def test_a_new_folder_appears_with_its_parents_and_replaces_an_earlier_export(tmp_path):
-    path = tmp_path / "a" / "b" / "out"
-    for content in ("first", "second"):
-        export(path, content)
-        assert (path / "model.onnx").read_text() == content
-    assert [item.name for item in path.parent.iterdir()] == ["out"]
+def test_a_folder_is_new_or_replaces_an_earlier_export_or_an_empty_folder(tmp_path):
     (tmp_path / "empty").mkdir()
-    export(tmp_path / "empty")
-    assert (tmp_path / "empty" / "model.onnx").read_text() == "new"
+    write(tmp_path / "earlier")
+    (tmp_path / "latest").symlink_to("earlier")
+    for name in ("empty", "latest", "a/b", "model.v2", "out.fr-en"):
+        export(tmp_path / name, name)
+        assert (tmp_path / name / "model.onnx").read_text() == name
+    assert (tmp_path / "latest").is_symlink()
+    found = {item.name for item in tmp_path.iterdir()}
+    assert found == {"empty", "earlier", "latest", "a", "model.v2", "out.fr-en"}
 
 
-def test_error_leaves_nothing_behind(tmp_path):
-    for path in (tmp_path / "new" / "out", write(tmp_path / "old", "earlier")):
-        before = tree(tmp_path)
-        with pytest.raises(KeyError), staged(path, why_not) as folder:
-            write(folder)
-            raise KeyError("stopped on the way")
-        assert tree(tmp_path) == before
+FOREIGN = [
+    *(
+        ({"artefact.json": SEALED, name: "precious"}, f"{name.partition('/')[0]} is not a file of")
+        for name in ("model.keras", ".git/HEAD", "notes.txt", "model.onnx/x")
+    ),
+    *(
+        ({"artefact.json": content}, "its artefact.json")
+        for content in ("not JSON", "[]", '{"format": "other"}')
+    ),
+]
 
 
-@pytest.mark.parametrize("stray", ["model.keras", ".git/HEAD", "notes.txt", "model.onnx/x"])
-def test_export_with_other_files_beside_it_is_left_alone(tmp_path, stray):
-    if stray.startswith("model.onnx"):
-        (tmp_path / "artefact.json").write_text(json.dumps(MARK))
-    else:
-        write(tmp_path)
-    (tmp_path / stray).parent.mkdir(exist_ok=True)
-    (tmp_path / stray).write_text("precious")
-    before = tree(tmp_path)
-    name = stray.partition("/")[0]
-    with pytest.raises(ExportError, match=f"not an earlier export .{name} is not a file of"):
+@pytest.mark.parametrize("files, reason", FOREIGN)
+def test_a_folder_with_other_content_is_left_alone(tmp_path, files, reason):
+    write(tmp_path, files)
+    with pytest.raises(ExportError, match=rf"not an earlier export \({reason}"):
         export(tmp_path)
-    assert tree(tmp_path) == before
-
-
-@pytest.mark.parametrize("content", ["not JSON", "[]", '{"format": "other"}'])
-def test_a_file_named_like_the_manifest_makes_no_export(tmp_path, content):
-    (tmp_path / "artefact.json").write_text(content)
-    with pytest.raises(ExportError, match=r"not an earlier export \(its artefact.json"):
-        export(tmp_path)
-    assert tree(tmp_path) == {"artefact.json": content}
+    assert tree(tmp_path) == files
 
 
 def test_files_that_appear_during_the_export_are_left_alone(tmp_path):
-    path = write(tmp_path / "out", "earlier")
-    with (
-        pytest.raises(ExportError, match="notes.txt"),
-        staged(path, why_not) as folder,
-    ):
-        write(folder)
-        (path / "notes.txt").write_text("precious")
-    assert (path / "notes.txt").read_text() == "precious"
-    assert (path / "model.onnx").read_text() == "earlier"
+    write(tmp_path / "out")
+    with pytest.raises(ExportError, match="notes.txt"), staged(tmp_path / "out", why_not) as folder:
+        write(folder, {"model.onnx": "new"})
+        write(tmp_path / "out", {"notes.txt": "precious"})
+    assert tree(tmp_path / "out") == {**EARLIER, "notes.txt": "precious"}
     assert [item.name for item in tmp_path.iterdir()] == ["out"]
 
 
-def test_symbolic_link_stays_and_its_target_is_replaced(tmp_path):
-    write(tmp_path / "release", "earlier")
-    (tmp_path / "latest").symlink_to("release")
-    export(tmp_path / "latest")
-    assert (tmp_path / "latest").is_symlink()
-    assert (tmp_path / "release" / "model.onnx").read_text() == "new"
+ENDINGS = ["model.onnx", "model.keras", "model.h5", "model.tflite", "MODEL.ONNX", "a.b.onnx"]
+REFUSED = [
+    ("file", ExportError, "it is a file"),
+    ("file/out", ExportError, "Cannot write beside"),
+    ("dangling", ExportError, "broken symbolic link"),
+    ("circle", ExportError, "broken symbolic link"),
+    ("~/out", ValueError, r"os\.path\.expanduser"),
+    *((name, ValueError, f"is a folder, but '{name}' is named like a file") for name in ENDINGS),
+]
 
 
-def test_path_that_begins_with_a_tilde_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name, error, told", REFUSED)
+def test_unfit_targets_are_refused_before_the_work(name, error, told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"os\.path\.expanduser"):
-        export("~/out")
-    assert not list(tmp_path.iterdir())
-
-
-def test_targets_that_cannot_be_written_are_refused_before_the_work(tmp_path):
-    (tmp_path / "file").write_text("mine")
-    (tmp_path / "dangling").symlink_to("nowhere")
-    (tmp_path / "circle").symlink_to("circle")
-    cases = {
-        tmp_path / "file": "it is a file",
-        tmp_path / "file" / "out": "Cannot write beside",
-        tmp_path / "dangling": "broken symbolic link",
-        tmp_path / "circle": "broken symbolic link",
-    }
-    for path, told in cases.items():
-        with pytest.raises(ExportError, match=told), staged(path, why_not):
-            pytest.fail("the work began")
+    pathlib.Path("file").write_text("mine")
+    pathlib.Path("dangling").symlink_to("nowhere")
+    pathlib.Path("circle").symlink_to("circle")
+    with pytest.raises(error, match=told), staged(name, why_not):
+        pytest.fail("the work began")
     assert {path.name for path in tmp_path.iterdir()} == {"file", "dangling", "circle"}
 
 
@@ -125,31 +103,13 @@ def test_a_read_only_parent_folder_is_reported(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "mkdir", refuse)
-    with (
-        pytest.raises(ExportError, match="Permission denied.*parent folder must be writable"),
-        staged(tmp_path / "out", why_not),
-    ):
+    told = "Permission denied.*parent folder must be writable"
+    with pytest.raises(ExportError, match=told), staged(tmp_path / "out", why_not):
         pytest.fail("the work began")
 
 
-def test_failed_move_puts_the_earlier_export_back(tmp_path, monkeypatch):
-    path, rename = write(tmp_path / "out", "earlier"), os.rename
-
-    def refuse(source, target):
-        if source.name == "new":
-            raise OSError(16, "Device or resource busy")
-        rename(source, target)
-
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # two folders cannot be swapped
-    monkeypatch.setattr(os, "rename", refuse)
-    with pytest.raises(ExportError, match="could not be moved.*busy"):
-        export(path)
-    assert (path / "model.onnx").read_text() == "earlier"
-    assert [item.name for item in tmp_path.iterdir()] == ["out"]
-
-
 def test_two_exports_to_one_folder_leave_one_of_them_whole(tmp_path, monkeypatch):
-    path, rename = write(tmp_path / "out", "earlier"), os.rename
+    path, rename = write(tmp_path / "out"), os.rename
 
     def meet(source, target):
         """Moves another export into place after this one has moved the old folder away."""
@@ -160,50 +120,25 @@ def test_two_exports_to_one_folder_leave_one_of_them_whole(tmp_path, monkeypatch
 
     with staged(path, why_not) as first:
         export(path, "second")
-        write(first, "first")
+        write(first, EARLIER | {"model.onnx": "first"})
     assert (path / "model.onnx").read_text() == "first"
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # two folders cannot be swapped
     monkeypatch.setattr(os, "rename", meet)
-    with pytest.raises(ExportError, match="another export"):
+    with pytest.raises(ExportError, match="could not be moved.*another export"):
         export(path, "third")
-    assert (path / "model.onnx").read_text() == "other"
+    assert tree(path) == EARLIER | {"model.onnx": "other"}
     assert [item.name for item in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize(
     "text, most, expected",
     [
-        ("\x1b[1mThe size is wrong.\x1b[0m", 300, "KeyError: The size is wrong."),
-        ("one\n\n  two", 300, "KeyError: one two."),
-        ("\x1b[1;31mred\x1b[m word", 300, "KeyError: red word."),
-        ("incomprehensible words at length", 31, "KeyError: incomprehensible ..."),
-        ("why?", 300, "KeyError: why?"),
+        ("\x1b[1mThe size is wrong.\x1b[0m", 300, "ValueError: The size is wrong."),
+        ("one\n\n  two", 300, "ValueError: one two."),
+        ("\x1b[1;31mred\x1b[m word", 300, "ValueError: red word."),
+        ("incomprehensible words at length", 33, "ValueError: incomprehensible ..."),
+        ("why?", 300, "ValueError: why?"),
     ],
 )
 def test_quoted_errors_have_whole_words_and_no_control_codes(text, most, expected):
-    class KeyError(Exception):
-        pass
-
-    assert quoted(KeyError(text), most) == expected
-
-
-# Names of folders
-
-ENDINGS = ["model.onnx", "model.keras", "model.h5", "model.tflite", "MODEL.ONNX", "a.b.onnx"]
-
-
-@pytest.mark.parametrize("name", ENDINGS)
-def test_a_folder_is_not_named_like_a_file(name, tmp_path):
-    with (
-        pytest.raises(ValueError, match=rf"The export is a folder, but '.*{name}' is named like"),
-        staged(tmp_path / name, lambda folder: None),
-    ):
-        pytest.fail("the block must not run")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", ["model", "model.v2", "v1.0", "onnx", "out.fr-en"])
-def test_other_points_in_the_name_of_a_folder_are_kept(name, tmp_path):
-    with staged(tmp_path / name, lambda folder: None) as folder:
-        (folder / "a").write_text("")
-    assert (tmp_path / name / "a").exists()
+    assert quoted(ValueError(text), most) == expected
