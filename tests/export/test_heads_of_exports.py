@@ -14,19 +14,20 @@ from keras import layers
 
 import keras_transformer as kt
 from keras_transformer import export
+from keras_transformer.export.artefact.results import Passage, Row
+from keras_transformer.export.artefact.task_heads import tags_words
 from keras_transformer.export.runtime import Generator, Predictor
 from keras_transformer.export.saved_model import why_not_saved_model
 from keras_transformer.export.staging import ExportError
 from keras_transformer.export.tasks import ForwardTask
 from keras_transformer.padding import pad_rows
-from keras_transformer.special_ids import BEGIN_ID, END_ID
+from keras_transformer.special_ids import END_ID
 
 pytestmark = pytest.mark.usefixtures("forked_proofs")
 
 LINES = ["a man", "the dog runs", "", "two words , red", "ein mann fährt fahrrad ."]
 LABELS = ["red", "green", "blue"]
 TAGS = export.TokenClassification(LABELS)
-BOTH = export.Heads(tag=TAGS, kind=export.Classification(["n", "y"]))
 
 
 def ids_input(name="source_ids", length=None):
@@ -88,67 +89,42 @@ def exported(tokenizer, tmp_path_factory):
     return write
 
 
-@pytest.fixture(scope="module")
-def classes(exported):
-    model = classifier()
-    return model, *exported(model, export.Classification(LABELS))
+# Equality with Keras: `runtime/test_heads.py` tests the results of a head for given outputs
 
 
-@pytest.fixture(scope="module")
-def generator():
-    return Generator(exports.artefact(exports.SAMPLING, "generate"), threads=1)
+def check(result, head, row, outputs):
+    """Compares a result with the head of Keras' outputs for one row."""
+    arrays = {name: np.asarray(array)[0] for name, array in outputs.items()}
+    expected = keras.tree.flatten(head.result(row, arrays))
+    for one, other in zip(keras.tree.flatten(result), expected, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
 
 
-# Equality with Keras
+HEADS = {
+    "labels": (classifier, export.Classification(LABELS)),
+    "tags": (tagger, export.TokenClassification(LABELS, from_logits=False)),
+    "several": (two_headed, export.Heads(tags=TAGS, kind=export.Classification(["n", "y"]))),
+    "vectors": (lambda: tagger(None), export.FeatureExtraction()),
+}
 
 
-def answer(model, ids):
-    """Returns Keras' outputs for one row of ids."""
-    return model(np.array([ids], "int32"))[0]
-
-
-def test_labels_equal_keras(tokenizer, classes):
-    model, manifest, predictor = classes
-    config = {"labels": LABELS, "from_logits": True}
-    assert manifest["head"] == {"class_name": "Classification", "config": config}
-    assert (manifest["task"], manifest["ignores_padding"]) == ("classify", True)
-    results = dict(zip(LINES, predictor.predict(LINES), strict=True))
-    assert results.pop("").labels == ()
-    for line, result in results.items():
-        logits = answer(model, [*tokenizer.encode(line), END_ID])
-        found = dict(zip(result.labels, result.probabilities, strict=True))
-        expected = keras.ops.softmax(logits)
-        np.testing.assert_allclose([found[label] for label in LABELS], expected, atol=1e-5)
-
-
-def test_tags_equal_keras(tokenizer, exported):
-    model, words = tagger(), ["two", "words", "hat"]
-    _, predictor = exported(model, export.TokenClassification(LABELS, from_logits=False))
-    (result,) = predictor.predict([words])
-    pieces = [tokenizer.encode(word) for word in words]
-    first = np.cumsum([0, *map(len, pieces[:-1])])
-    found = np.asarray(answer(model, [*sum(pieces, []), END_ID]))
-    assert result.tags == tuple(LABELS[i] for i in found[first].argmax(axis=-1))
-    np.testing.assert_allclose(result.probabilities, found[first].max(axis=-1), atol=1e-5)
-
-
-def test_several_heads_read_the_same_words(tokenizer, exported):
-    model, words = two_headed(), ["two", "words", "hat"]
-    head = export.Heads(
-        tags=export.TokenClassification(LABELS), kind=export.Classification(["n", "y"])
-    )
+@pytest.mark.parametrize("name", HEADS)
+def test_results_equal_the_head_of_keras_outputs(name, tokenizer, exported):
+    make, head = HEADS[name]
+    model = make()
     manifest, predictor = exported(model, head)
-    assert predictor.head == head and manifest["task"] == "heads" and manifest["ignores_padding"]
-    single, blank, *_ = predictor.predict([words, "", " ".join(words), ["a"] * 9])
-    outputs = model(np.array([[*sum(map(tokenizer.encode, words), []), END_ID]], "int32"))
-    first = np.cumsum([0, *(len(tokenizer.encode(word)) for word in words[:-1])])
-    best = np.asarray(outputs["tags"])[0, first].argmax(axis=-1)
-    assert single.results["tags"].tags == tuple(LABELS[i] for i in best)
-    found = dict(zip(*single.results["kind"][:2], strict=True))
-    np.testing.assert_allclose(
-        [found["n"], found["y"]], keras.ops.softmax(outputs["kind"])[0], atol=1e-5
-    )
-    assert blank.results == {} and blank.error is None
+    assert predictor.head == head and manifest["task"] == head.task and manifest["ignores_padding"]
+    for line, result in zip(LINES, predictor.predict(LINES), strict=True):
+        words = line.split() if tags_words(head) else [line]
+        pieces = tokenizer.encode(words)
+        ids = [*sum(pieces, []), END_ID]
+        outputs = model(np.array([ids], "int32"))
+        first = np.cumsum([0, *map(len, pieces[:-1])]).tolist()
+        row = Row({}, 0, length=len(ids), words=tuple(words), first_pieces=first)
+        if line:
+            check(result, head, row, outputs if isinstance(outputs, dict) else {"": outputs})
+        else:
+            assert result == head.empty
 
 
 @pytest.mark.parametrize("two_rows", quick([False, True], False))
@@ -157,29 +133,15 @@ def test_answers_equal_keras(tokenizer, exported, two_rows):
     manifest, predictor = exported(model, export.QuestionAnswering(1))
     (result,) = predictor.predict([(question, passage)])
     ask, tell = ([*tokenizer.encode(text), END_ID] for text in (question, passage))
-    if two_rows:
-        inputs, before = {"question_ids": ask, "passage_ids": tell}, 0
-    else:
-        segments = [1] * len(ask) + [2] * len(tell)
-        inputs, before = {"source_ids": ask + tell, "segment_ids": segments}, len(ask)
+    inputs, before = {"question_ids": ask, "passage_ids": tell}, 0
+    if not two_rows:
+        segments, before = [1] * len(ask) + [2] * len(tell), len(ask)
+        inputs = {"source_ids": ask + tell, "segment_ids": segments}
     outputs = model({name: np.array([ids], "int32") for name, ids in inputs.items()})
-    start, end = (keras.ops.softmax(outputs[name])[0] for name in ("start", "end"))
-    scores = np.asarray(start * end)[before : before + len(tell) - 1]
-    spans = tokenizer.encode_with_spans(passage)[1]
-    begin, stop = spans[scores.argmax()]
-    assert result.text == passage[begin:stop].strip()
-    np.testing.assert_allclose(result.score, scores.max(), rtol=1e-4)
+    spans, tokens = tokenizer.encode_with_spans(passage)[1], slice(before, before + len(tell) - 1)
+    row = Row({}, 0, length=before + len(tell), passage=Passage(passage, spans, tokens))
+    check(result, predictor.head, row, outputs)
     assert manifest["task"] == "answer"
-
-
-def test_vectors_equal_keras(tokenizer, exported):
-    ids = ids_input()
-    model = keras.Model(ids, encoded(ids))
-    _, predictor = exported(model, export.FeatureExtraction())
-    lines = [line for line in LINES if line]
-    for line, result in zip(lines, predictor.predict(lines), strict=True):
-        expected = answer(model, [*tokenizer.encode(line), END_ID])
-        np.testing.assert_allclose(result.vector, expected, atol=1e-5)
 
 
 def test_lines_are_padded_to_a_fixed_length(tokenizer, exported):
@@ -205,18 +167,6 @@ def test_pictures_are_classified_too(exported):
     np.testing.assert_allclose(found, np.asarray(model(batch))[:, 0], atol=1e-5)
 
 
-def test_continuations_equal_keras(tokenizer, generator):
-    prompts = [line for line in LINES if line]
-    ids = pad_rows([[BEGIN_ID, *row] for row in tokenizer.encode(prompts)])
-    found = exports.SAMPLING(exports.shared_model("generate"), ids, exports.MAX_LENGTH, seed=23)
-    results = generator.n_best(prompts, seed=23)
-    texts = [tokenizer.decode(rows) for rows in found.ids.numpy()]
-    texts = [tuple(text.replace("\0", "\ufffd") for text in some) for some in texts]
-    assert [result.texts for result in results] == texts
-    np.testing.assert_allclose([r.scores for r in results], found.scores, rtol=1e-4)
-    assert generator.generate(prompts, seed=29) != [result.text for result in results]
-
-
 @pytest.mark.full
 def test_learned_positions_limit_the_length_of_a_prompt(tokenizer, tmp_path):
     model = exports.tiny("generate", num_layers=1, positions=kt.LearnedPositionEncoding(5))
@@ -227,20 +177,12 @@ def test_learned_positions_limit_the_length_of_a_prompt(tokenizer, tmp_path):
     assert found[0].text and found[1].text and "takes at most 5" in found[2].error
 
 
-# Eight threads
-
-
-def same_in_threads(answer, lines):
-    """Counts the requests, of 500, that 8 threads answer as one thread does."""
-    draw = random.Random(20170612)
-    requests = [draw.choices(lines, k=draw.randint(1, 3)) for _ in range(500)]
-    serial = [answer(request) for request in requests]
+def test_eight_threads_share_a_predictor(exported):
+    _, predictor = exported(classifier(), export.Classification(LABELS))
+    requests = [random.Random(number).choices(LINES, k=1 + number % 3) for number in range(500)]
+    serial = [predictor.predict(request) for request in requests]
     with ThreadPoolExecutor(8) as pool:
-        return sum(map(list.__eq__, serial, pool.map(answer, requests)))
-
-
-def test_eight_threads_share_a_predictor(classes):
-    assert same_in_threads(classes[-1].predict, LINES) == 500
+        assert list(pool.map(predictor.predict, requests)) == serial
 
 
 # Padding
@@ -277,14 +219,6 @@ def test_shorter_outputs_are_not_padded():
     assert not task.ignores_padding(task.cases(None))
 
 
-def test_a_head_for_each_token_needs_an_output_of_the_length_of_the_ids():
-    task = ForwardTask(halved(), TAGS)
-    cases = task.cases(None)
-    expected = [task.expected(case) for case in cases]
-    with pytest.raises(ExportError, match="TokenClassification needs the numbers of each token"):
-        task.compare(cases, expected, expected, 1e-4)
-
-
 # Heads that do not fit the model
 
 
@@ -300,32 +234,33 @@ def with_segments():
     return keras.Model([ids, segments], layers.Dense(3)(vectors))
 
 
+VECTORS, ANSWERS = export.FeatureExtraction(), export.QuestionAnswering()
+BOTH = export.Heads(tag=TAGS, kind=export.Classification(["n", "y"]))
+
+
 @pytest.mark.parametrize(
-    ("make", "head", "message"),
+    ("make", "head", "message", "options"),
     [
-        (classifier, export.Classification(["a", "b"]), "has 2 labels, but .* has 3 classes"),
-        (classifier, export.TokenClassification(LABELS), r"needs an output \(B, S, C\), but 'de"),
-        (classifier, export.QuestionAnswering(), r"two outputs \(B, S\) named 'start' and 'end'"),
-        (reader, export.FeatureExtraction(), "FeatureExtraction describes one output.*Pass Heads"),
-        (two_headed, BOTH, r"outputs named \['kind', 'tag'\]"),
-        (two_headed, export.Heads(kind=TAGS, tags=TAGS), r"needs an output \(B, S, C\), but 'kind"),
-        (without_segments, export.QuestionAnswering(), r"The inputs are \['source_ids'\]"),
-        (with_segments, export.TokenClassification(LABELS), "needs a model with one input of ids"),
+        (classifier, export.Classification(["a", "b"]), "has 2 labels, but .* has 3 classes", {}),
+        (classifier, TAGS, r"needs an output \(B, S, C\), but 'de", {}),
+        (classifier, ANSWERS, r"two outputs \(B, S\) named 'start' and 'end'", {}),
+        (reader, VECTORS, "FeatureExtraction describes one output.*Pass Heads", {}),
+        (two_headed, BOTH, r"outputs named \['kind', 'tag'\]", {}),
+        (two_headed, export.Heads(kind=TAGS, tags=TAGS), r"output \(B, S, C\), but 'kind", {}),
+        (without_segments, ANSWERS, r"The inputs are \['source_ids'\]", {}),
+        (with_segments, TAGS, "needs a model with one input of ids", {}),
+        (classifier, "classify", "head must be one of Classification.* but str", {}),
+        (exports.shared_model, VECTORS, "pass `search` or `head`", {"search": exports.BEAM}),
+        (reader, ANSWERS, "needs a tokenizer, and a model that", {"tokenizer": None}),
     ],
 )
-def test_a_head_that_does_not_fit_the_model_is_refused(tmp_path, tokenizer, make, head, message):
-    with pytest.raises(ValueError, match=message):
-        export.export_onnx(make(), tmp_path / "x", tokenizer, head=head)
+def test_a_head_that_does_not_fit_is_refused(tmp_path, tokenizer, make, head, message, options):
+    error = TypeError if isinstance(head, str) else ValueError
+    with pytest.raises(error, match=message):
+        export.export_onnx(make(), tmp_path, **{"tokenizer": tokenizer, "head": head, **options})
 
 
-def test_unknown_heads_heads_of_searches_and_missing_tokenizers_are_refused(tmp_path):
-    head, path = export.FeatureExtraction(), tmp_path / "x"
-    with pytest.raises(TypeError, match="head must be one of Classification.* but str"):
-        export.export_onnx(classifier(), path, head="classify")
-    with pytest.raises(ValueError, match="pass `search` or `head`, not both"):
-        export.export_onnx(exports.shared_model(), path, search=exports.BEAM, head=head)
-    with pytest.raises(ValueError, match="QuestionAnswering needs a tokenizer, and a model that"):
-        export.export_onnx(reader(), path, head=export.QuestionAnswering())
+PROBABILITIES = export.Classification(["n", "y"], from_logits=False)
 
 
 @pytest.mark.parametrize(
@@ -334,24 +269,13 @@ def test_unknown_heads_heads_of_searches_and_missing_tokenizers_are_refused(tmp_
         (classifier, export.Classification(LABELS, False), "not probabilities. Pass from_logits=T"),
         (lambda: classifier(3, "softmax"), export.Classification(LABELS), "Pass from_logits=False"),
         (lambda: classifier(1, "sigmoid"), export.Classification(["n", "y"]), "from_logits=False"),
-        (
-            tagger,
-            export.TokenClassification(LABELS),
-            "from_logits=True, but .* gives probabilities",
-        ),
-        (
-            lambda: tagger(None),
-            export.TokenClassification(LABELS, False),
-            "from_logits=False, but the model gives",
-        ),
-        (
-            two_headed,
-            export.Heads(tags=TAGS, kind=export.Classification(["n", "y"], False)),
-            "from_logits=False, but the model gives",
-        ),
+        (tagger, TAGS, "from_logits=True, but .* gives probabilities"),
+        (lambda: tagger(None), export.TokenClassification(LABELS, False), "=False, but the model"),
+        (two_headed, export.Heads(tags=TAGS, kind=PROBABILITIES), "=False, but the model gives"),
+        (halved, TAGS, "TokenClassification needs the numbers of each token"),
     ],
 )
-def test_errors_name_a_wrong_from_logits(make, head, message):
+def test_outputs_of_another_kind_than_the_heads_are_named(make, head, message):
     task = ForwardTask(make(), head)
     cases = task.cases(None)
     expected = [task.expected(case) for case in cases]

@@ -1,6 +1,5 @@
 """Artefacts by name: upload, download, model card and `verify`, against a server on loopback."""
 
-import json
 import pathlib
 import re
 import shutil
@@ -215,6 +214,8 @@ CARDS = {
     "pictures": (pictures, []),
 }
 
+WITHOUT_WORDS = ("translator", "steps", "litert", "language model")  # these models may write none
+
 
 @pytest.mark.parametrize("kind", quick(CARDS, "translator", "steps", "litert", "pictures"))
 def test_cards_have_programs_that_run_and_artefacts_are_verified(kind, tmp_path, capsys):
@@ -227,7 +228,7 @@ def test_cards_have_programs_that_run_and_artefacts_are_verified(kind, tmp_path,
     capsys.readouterr()
     (program,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     exec(program, {})
-    assert capsys.readouterr().out.strip() or read_artefact(path).tokenizer  # a blank text
+    assert capsys.readouterr().out.strip() or kind in WITHOUT_WORDS
     assert len(program.splitlines()) <= 4
 
 
