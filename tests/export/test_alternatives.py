@@ -45,11 +45,6 @@ def test_the_likeliest_next_tokens_are_completed_by_the_search(translator, prefi
     assert translator.alternatives(LINE, prefix, count=2) == found[:2]
 
 
-def test_a_prefix_as_long_as_the_limit_is_refused(translator):
-    with pytest.raises(ValueError, match="the search writes fewer than"):
-        translator.alternatives(LINE, "a dog " * exports.MAX_LENGTH)
-
-
 def test_a_word_is_whole_if_the_next_token_continues_the_prefix(translator):
     found = translator.alternatives(LINE, "the do")
     assert found
@@ -91,15 +86,26 @@ def test_words_that_begin_with_the_same_space_token_are_distinguished():
     assert find_alternatives(search, tokenizer, "two ", 1) == found[:1]
 
 
-def test_blank_lines_have_no_alternatives_and_wrong_arguments_are_refused(translator):
+def test_a_blank_line_has_no_alternatives(translator):
     assert translator.alternatives(" ") == []
-    with pytest.raises(ValueError, match="from 1 to 3, the beam width, got 4"):
-        translator.alternatives(LINE, count=4)
-    with pytest.raises(ValueError, match="not UTF-8"):
-        translator.alternatives(b"\xff")
-    with pytest.raises(TypeError, match="target_prefix"):
-        translator.alternatives(LINE, 7)
-    with pytest.raises(ValueError, match="target_prefix"):
-        Translator(exports.artefact()).alternatives(LINE)
-    with pytest.raises(ValueError, match="has a GreedySearch"):
-        Translator(exports.artefact(exports.GREEDY, layout="steps")).alternatives(LINE)
+
+
+def other(*arguments, **options):
+    return Translator(exports.artefact(*arguments, **options)).alternatives
+
+
+@pytest.mark.parametrize(
+    "function, arguments, error, told",
+    [
+        (None, (LINE, "", 4), ValueError, "from 1 to 3, the beam width, got 4"),
+        (None, (b"\xff",), ValueError, "not UTF-8"),
+        (None, (LINE, 7), TypeError, "target_prefix"),
+        (None, (LINE, "a dog " * exports.MAX_LENGTH), ValueError, "the search writes fewer than"),
+        (lambda: other(), (LINE,), ValueError, "target_prefix"),
+        (lambda: other(exports.GREEDY, layout="steps"), (LINE,), ValueError, "has a GreedySearch"),
+    ],
+)
+def test_wrong_arguments_and_artefacts_are_refused(translator, function, arguments, error, told):
+    alternatives = function() if function else translator.alternatives
+    with pytest.raises(error, match=told):
+        alternatives(*arguments)

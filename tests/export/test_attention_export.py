@@ -28,15 +28,6 @@ def test_attention_equals_the_plotted_weights_with_padding_too(folder):
         np.testing.assert_allclose(weights, cross[-1].mean(0), atol=1e-5)
 
 
-def test_padding_of_the_source_is_masked_out(folder):
-    source = np.array([[7, 9, 3, 0, 0]], np.int32)
-    target = np.array([[2, 13]], np.int32)
-    (weights,) = exports.session(folder).run(None, {"source_ids": source, "target_ids": target})
-    assert weights.shape == (1, 2, 5)
-    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
-    np.testing.assert_allclose(weights[..., 3:], 0, atol=1e-6)
-
-
 @pytest.mark.full
 def test_the_browser_package_computes_the_same_attention(folder, node_folder):
     request = {"translator": str(exports.artefact()), "attention": str(folder)}
@@ -48,10 +39,14 @@ def test_the_browser_package_computes_the_same_attention(folder, node_folder):
     assert "Write it with export_attention" in found["other"]
 
 
-def test_wrong_models_and_blocks_are_refused(tmp_path):
-    with pytest.raises(TypeError, match="got a CausalTransformer"):
-        export.export_attention(exports.tiny("generate", num_layers=1), tmp_path / "a")
-    with pytest.raises(TypeError, match="must be an integer"):
-        export.export_attention(exports.shared_model(), tmp_path / "a", block="last")
-    with pytest.raises(ValueError, match="is 2, but the decoder has 2 blocks"):
-        export.export_attention(exports.shared_model(), tmp_path / "a", block=2)
+@pytest.mark.parametrize(
+    "model, block, error, told",
+    [
+        ("generate", -1, TypeError, "got a CausalTransformer"),
+        ("translate", "last", TypeError, "must be an integer"),
+        ("translate", 2, ValueError, "is 2, but the decoder has 2 blocks"),
+    ],
+)
+def test_wrong_models_and_blocks_are_refused(model, block, error, told, tmp_path):
+    with pytest.raises(error, match=told):
+        export.export_attention(exports.shared_model(model), tmp_path / "a", block=block)

@@ -1,11 +1,8 @@
 """`compare_with_keras`: counts sentences with the same tokens, in another process."""
 
 import gzip
-import json
-import subprocess
 import sys
 
-import numpy as np
 import pytest
 from helpers import exports
 from helpers.exports import LINES as TRAINED
@@ -13,21 +10,16 @@ from helpers.exports import LINES as TRAINED
 from keras_transformer.export import Comparison, compare, compare_with_keras
 from keras_transformer.export.artefact.manifest import seal
 from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
-from keras_transformer.export.proof import script
 
 LINES = [*TRAINED, "a red dog", "two men run , a dog 's hat ."]
 
 
-@pytest.fixture
-def batches_of_two(monkeypatch):
+def test_keras_and_the_artefact_agree(monkeypatch):
     monkeypatch.setattr(compare, "BATCH_SIZE", 2)
-
-
-def test_keras_and_the_artefact_agree(batches_of_two):
     lines = [*LINES, "a man\0 rides a red bike"]  # ends at the NUL character
     found = compare_with_keras(exports.shared_model(), exports.artefact(), lines, lines)
     assert found.sentences == found.same_tokens == found.same_texts == len(lines) == 7
-    assert found.keras_seconds > 0 and found.onnx_seconds > 0 and found.text_seconds > 0
+    assert min(found.keras_seconds, found.onnx_seconds, found.text_seconds) > 0
     assert set(found.keras_scores) == {"BLEU", "chrF"} and found.keras_scores == found.onnx_scores
     assert "the same tokens in 7 of 7" in str(found) and "BLEU: Keras" in str(found)
 
@@ -85,28 +77,6 @@ def test_wrong_artefacts_and_a_missing_package_are_refused(tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(ImportError, match="pip install sacrebleu"):
         compare_with_keras(model, exports.artefact(), LINES, LINES)
-
-
-@pytest.mark.full
-def test_the_process_imports_no_framework(tmp_path):
-    np.savez(tmp_path / "inputs.npz", source_ids=exports.source(rows=2))
-    case = {name: str(tmp_path / f"{name}.npz") for name in ("inputs", "outputs")}
-    folder = exports.artefact(exports.BEAM, layout="steps")
-    models = list(map(str, read_artefact(folder).model_paths))
-    job = {"models": models, "signatures": None, "extensions": False, "timed": True}
-    job |= {"opener": "", "saturates": False}
-    (tmp_path / "job.json").write_text(json.dumps({**job, "cases": [case]}))
-    code = f"""
-import runpy, sys
-sys.argv = ["script.py", {str(tmp_path / "job.json")!r}]
-runpy.run_path({script.__file__!r}, run_name="__main__")
-print([name for name in {script.FRAMEWORKS!r} if sys.modules.get(name)])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    report, loaded = done.stdout.splitlines()
-    assert loaded == "[]" and json.loads(report)["seconds"] > 0
-    assert np.load(case["outputs"])["token_ids"].shape[0] == 2
 
 
 @pytest.mark.parametrize(

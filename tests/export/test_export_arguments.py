@@ -14,7 +14,7 @@ import tempfile
 import numpy as np
 import onnx
 import pytest
-from helpers import exports, head_artefacts, shared, whisper_folder
+from helpers import exports, head_artefacts, shared
 from helpers.argument_cases import (
     Case,
     Made,
@@ -235,57 +235,30 @@ def of_runner(make):
     return observe
 
 
-def of_method(make, name):
+def of_method(make, folder, name):
     """Returns a function of a method's arguments: its results."""
 
     def observe(**given):
-        found = getattr(make(), name)(**given)
+        found = getattr(make(folder()), name)(**given)
         return str(list(found) if hasattr(found, "__next__") else found)
 
     return observe
 
 
-def methods(kind, make, names, base, others):
-    """Returns a row for each method of a class of the runtime."""
+def methods(make, folder, names, base, others):
+    """Returns a row for each method of a runner of the runtime, which reads a folder."""
     rows = []
     for name in names:
-        thing = getattr(kind, name)
+        thing = getattr(make, name)
         batches = {key: BATCHES[key] for key in arguments(thing) if key in BATCHES}
-        rows.append(Case(thing, base, {**others, **batches}, of_method(make, name)))
+        rows.append(Case(thing, base, {**others, **batches}, of_method(make, folder, name)))
     return rows
 
 
-def translator():
-    return runtime.Translator(exports.artefact(exports.DETAILED))
-
-
-def in_steps():
-    return runtime.Translator(exports.artefact(exports.GREEDY, layout="steps"))
-
-
-def generator():
-    return runtime.Generator(exports.artefact(exports.SAMPLING, "generate"))
-
-
-def generator_in_steps():
-    return runtime.Generator(exports.artefact(ONE_SAMPLE, "generate", layout="steps"))
-
-
 def classifier():
-    return shared.once("classifier", write_classifier)
-
-
-def write_classifier(path):
-    head_artefacts.write(path, exports.tokenizer(), "classify")
-
-
-def predictor():
-    return runtime.Predictor(classifier())
-
-
-def transcriber():
-    pytest.importorskip("av")
-    return runtime.Transcriber(whisper_folder.artefact())
+    return shared.once(
+        "classifier", lambda path: head_artefacts.write(path, exports.tokenizer(), "classify")
+    )
 
 
 def document_translator(**given):
@@ -302,7 +275,6 @@ def shout(sentences, mark="!"):
 
 ONE_SAMPLE = kt.Sampling(0.9, 20)
 BATCHES = {"tokens_per_batch": Wrong(ValueError, 0), "read_ahead": Wrong(ValueError, 0)}
-SOUND = np.random.default_rng(3).normal(0, 0.1, 4000).astype("float32")
 LINE, LINES = exports.LINES[1], exports.LINES
 RUNTIME = [
     Case(
@@ -326,49 +298,49 @@ RUNTIME = [
     ),
     *methods(
         runtime.Translator,
-        translator,
+        lambda: exports.artefact(exports.DETAILED),
         ("translate", "translate_stream", "n_best", "n_best_stream"),
         {"lines": [LINE]},
         {"lines": LINES},
     ),
     *methods(
         runtime.Translator,
-        in_steps,
+        lambda: exports.artefact(exports.GREEDY, layout="steps"),
         ("stream",),
         {"line": LINE},
         {"line": Wrong(ValueError, b"\xff")},  # this model writes the same for all lines
     ),
     *methods(
         runtime.Translator,
-        translator,
+        lambda: exports.artefact(exports.DETAILED),
         ("alternatives",),
         {"line": LINE},
         {"line": LINES[0], "prefix": "a", "count": 1},
     ),
     *methods(
         runtime.Generator,
-        generator,
+        lambda: exports.artefact(exports.SAMPLING, "generate"),
         ("generate", "generate_stream", "n_best", "n_best_stream"),
         {"prompts": [LINE], "seed": 1},
         {"prompts": LINES, "seed": 2},
     ),
     *methods(
         runtime.Generator,
-        generator_in_steps,
+        lambda: exports.artefact(ONE_SAMPLE, "generate", layout="steps"),
         ("stream",),
         {"prompt": LINE, "seed": 1},
         {"prompt": LINES[0], "seed": 2, "with_prompt": True},
     ),
     *methods(
         runtime.Generator,
-        generator_in_steps,
+        lambda: exports.artefact(ONE_SAMPLE, "generate", layout="steps"),
         ("stream_steps",),
         {"item": LINE, "seed": 1},
         {"item": LINES[0], "seed": 2, "with_prompt": True},
     ),
     *methods(
         runtime.Predictor,
-        predictor,
+        classifier,
         ("predict", "predict_stream"),
         {"inputs": [LINE]},
         {"inputs": LINES},

@@ -45,25 +45,30 @@ def started(*given):
     return processes.Python("-c", COMMAND, *given)
 
 
-def test_arguments_choose_the_search():
-    model, encoder = exports.shared_model(), tiny("encode", num_layers=1)
-    assert cli.chosen_search(arguments(), model) == BeamSearch(4, 0.6)
-    assert cli.chosen_search(arguments(), encoder) is None
-    assert cli.chosen_search(arguments("--forward"), model) is None
-    assert cli.chosen_search(arguments("--greedy"), model) == GreedySearch()
-    beam = arguments("--beam-width", "7", "--length-penalty", "0.25")
-    assert cli.chosen_search(beam, model) == BeamSearch(7, 0.25)
-    sampling = arguments(
-        "--sampling", "--temperature", "0.5", "--top-k", "5", "--top-p", "0.9", "--num-samples", "3"
-    )
-    assert cli.chosen_search(sampling, model) == Sampling(0.5, 5, 0.9, num_samples=3)
-    explained = arguments("--greedy", "--token-scores", "--alignments=-1:0,1:2")
-    expected = GreedySearch(token_scores=True, alignments=[(-1, 0), (1, 2)])
-    assert cli.chosen_search(explained, model) == expected
-    assert cli.chosen_search(arguments("--alignments"), model) == BeamSearch(alignments=True)
-    for wrong in (("--alignments", "1"), ("--alignments", "1:x"), ("--forward", "--token-scores")):
-        with pytest.raises(SystemExit):
-            arguments(*wrong)
+CHOSEN = [
+    ("", BeamSearch(4, 0.6)),
+    ("--forward", None),
+    ("--greedy", GreedySearch()),
+    ("--beam-width 7 --length-penalty 0.25", BeamSearch(7, 0.25)),
+    (
+        "--sampling --temperature 0.5 --top-k 5 --top-p 0.9 --num-samples 3",
+        Sampling(0.5, 5, 0.9, num_samples=3),
+    ),
+    (
+        "--greedy --token-scores --alignments=-1:0,1:2",
+        GreedySearch(token_scores=True, alignments=[(-1, 0), (1, 2)]),
+    ),
+    ("--alignments", BeamSearch(alignments=True)),
+]
+
+
+@pytest.mark.parametrize("given, expected", CHOSEN)
+def test_arguments_choose_the_search(given, expected):
+    assert cli.chosen_search(arguments(*given.split()), exports.shared_model()) == expected
+
+
+def test_a_model_that_generates_nothing_has_no_search():
+    assert cli.chosen_search(arguments(), exports.shared_model("encode")) is None
 
 
 @pytest.mark.full
@@ -88,10 +93,22 @@ def test_exports_a_translator_as_int8_and_prints_progress(saved, tmp_path, capfd
 
 
 @pytest.mark.full
-def test_exports_a_saved_model_quietly(saved, tmp_path, capfd):
-    command = [str(saved / "encoder.keras"), str(tmp_path / "out"), "--format", "saved_model"]
-    assert cli.main([*command, "--quiet"]) == 0
-    assert (tmp_path / "out" / "saved_model.pb").is_file()
+@pytest.mark.parametrize(
+    "given, model, file",
+    [
+        ("saved_model", "encoder.keras", "saved_model.pb"),
+        ("ctranslate2 --precision int8 --tokenizer", "translator.keras", "model.bin"),
+        ("marian --max-length 61 --tokenizer", "translator.keras", "config.json"),
+    ],
+)
+def test_exports_other_formats_quietly(saved, tmp_path, capfd, given, model, file):
+    kind, *options = given.split()
+    if kind == "ctranslate2":
+        pytest.importorskip("ctranslate2", reason="CTranslate2, the other engine, is missing")
+    options += [str(saved / "pieces.model")] * (options[-1:] == ["--tokenizer"])
+    command = [str(saved / model), str(tmp_path / "out"), "--quiet", "--format", kind, *options]
+    assert cli.main(command) == 0
+    assert (tmp_path / "out" / file).is_file()
     assert "tracing" not in capfd.readouterr().err
 
 
@@ -102,21 +119,6 @@ def test_writes_an_artefact_for_triton_without_a_framework(tmp_path):
     repository = tmp_path / "repository"
     assert runtime_process.run(code, folder, repository, *options) == f"{repository / 'm'}\n"
     assert 'string_value: "2"' in (repository / "m" / "config.pbtxt").read_text()
-
-
-@pytest.mark.full
-def test_exports_for_other_engines(saved, tmp_path):
-    pytest.importorskip("ctranslate2", reason="CTranslate2, the other engine, is missing")
-    command = [str(saved / "translator.keras"), str(tmp_path / "out"), "--quiet"]
-    command += ["--tokenizer", str(saved / "pieces.model"), "--format"]
-    assert cli.main([*command, "ctranslate2", "--precision", "int8"]) == 0
-    assert (tmp_path / "out" / "model.bin").is_file()
-    assert cli.main([*command, "marian"]) == 1  # the folder holds another format
-    command[1] = str(tmp_path / "marian")
-    assert cli.main([*command, "marian", "--max-length", "61"]) == 0
-    assert (
-        json.loads((tmp_path / "marian/config.json").read_text())["max_position_embeddings"] == 61
-    )
 
 
 @pytest.mark.parametrize(
@@ -163,6 +165,9 @@ def test_errors_are_printed_and_the_status_is_one(saved, tmp_path, capfd, given,
         ("--sampling --length-penalty 3", "--length-penalty: only with a beam search"),
         ("--forward --max-length 3", "--max-length: only with a search"),
         ("--greedy --beam-width 3", "not allowed with"),
+        ("--alignments 1", "--alignments"),
+        ("--alignments 1:x", "--alignments"),
+        ("--forward --token-scores", "--token-scores: only with a search"),
     ],
 )
 def test_options_that_do_not_apply_are_refused(capfd, given, told):

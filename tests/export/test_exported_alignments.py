@@ -1,6 +1,7 @@
 """Token scores and alignments of exported searches, and the details of `n_best`.
 
-Shapes: B batch, W beam width, S source length, T generated length, V vocabulary.
+`test_routes.py` compares the arrays with Keras, and `search/test_token_scores.py` Keras' arrays
+with a forward pass.
 """
 
 import json
@@ -9,14 +10,11 @@ import numpy as np
 import onnx
 import pytest
 from helpers import exports, runtime_process
-from helpers.forced import check
-from helpers.tiers import nightly, quick
+from helpers.tiers import nightly
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx
-from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime import Translator, open_runner
-from keras_transformer.export.runtime.session import open_session
 
 OUTPUTS = ["token_ids", "scores", "token_scores", "alignments"]
 SEARCH = exports.DETAILED
@@ -25,17 +23,6 @@ LINES = ["a man 's hat", "two words", "", "the dog runs red"]
 
 def folder(layout="loop"):
     return exports.artefact(SEARCH, **({} if layout == "loop" else {"layout": layout}))
-
-
-@pytest.mark.parametrize("layout", quick(["loop", "steps"], "loop"))
-def test_scores_and_alignments_equal_a_forward_pass_on_200_sentences(layout):
-    model, session = exports.shared_model(), open_session(read_artefact(folder(layout)))
-    for seed in range(8):
-        source = exports.source(rows=25, length=5 + seed % 7, seed=seed)
-        check(model, source, SEARCH, *session.run(OUTPUTS, {"source_ids": source}))
-        if seed == 0:
-            in_keras = SEARCH(model, source, exports.MAX_LENGTH)
-            check(model, source, SEARCH, *[part.numpy() for part in in_keras])
 
 
 def test_only_a_search_with_alignments_has_their_outputs_and_nodes():
@@ -95,7 +82,7 @@ def test_n_best_has_pieces_words_and_alignments(translator):
 @pytest.mark.full
 def test_results_of_both_layouts_and_of_any_batch_agree(translator):
     results = translator.n_best(LINES)
-    assert list(translator.n_best_stream(LINES, read_ahead=1)) != [] and len(results) == 4
+    scores = [one.token_scores for result in results for one in result.details]
     for other in (
         open_runner(folder("steps")).n_best(LINES),
         list(translator.n_best_stream(LINES, read_ahead=1)),
@@ -103,9 +90,8 @@ def test_results_of_both_layouts_and_of_any_batch_agree(translator):
         for one, two in zip(results, other, strict=True):
             assert one.texts == two.texts
             assert [x.alignment for x in one.details] == [x.alignment for x in two.details]
-            for mine, theirs in zip(one.details, two.details, strict=True):
-                np.testing.assert_allclose(mine.token_scores, theirs.token_scores, atol=1e-5)
-                np.testing.assert_allclose(mine.weights, theirs.weights, atol=1e-5)
+        found = [one.token_scores for result in other for one in result.details]
+        np.testing.assert_allclose(np.concatenate(found), np.concatenate(scores), atol=1e-5)
 
 
 def test_the_command_writes_alignments(translator):
@@ -114,11 +100,8 @@ def test_the_command_writes_alignments(translator):
     rows = [row.split("\t") for row in output.split("\n")[:-1]]
     expected = [[one.text, one.details[0].pharaoh if one.details else ""] for one in results]
     assert (status, rows) == (0, expected)
-    status, output, _ = runtime_process.translate(data, folder(), "--json")
-    rows = [json.loads(row) for row in output.split("\n")[:-1]]
-    assert "details" not in rows[2]
-    for row, result in zip(rows[:2], results[:2], strict=True):
-        assert row["details"] == [details.columns() for details in result.details]
-        assert row["details"][0]["alignment"] == result.details[0].pharaoh
+    _, output, _ = runtime_process.translate(data, folder(), "--json")
+    details = [json.loads(row).get("details") for row in output.split("\n")[:-1]]
+    assert details == [[one.columns() for one in result.details] or None for result in results]
     status, output, errors = runtime_process.translate(data, exports.artefact(), "--alignments")
     assert (status, output) == (2, "") and "this artefact has none" in errors

@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import exports
+from helpers import exports, runtime_process
 from helpers.tiers import quick
 
 import keras_transformer as kt
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime import Translator
-from keras_transformer.export.runtime.__main__ import main
 from keras_transformer.export.runtime.glossaries import terms_of_lines
 from keras_transformer.export.runtime.session import open_session
 
@@ -74,7 +73,7 @@ def test_a_text_is_one_term_beside_a_glossary():
     assert found == [["rot", "Hut"], ["neu"]]
 
 
-def test_translations_contain_terms_and_glossary_entries(tmp_path, monkeypatch, capfdbinary):
+def test_translations_contain_terms_and_glossary_entries(tmp_path):
     translator = Translator(folder(), threads=1)
     free = Translator(exports.artefact(FREE), threads=1).translate(LINES)
     assert translator.translate(LINES) == translator.translate(LINES, terms=[[]] * 4) == free
@@ -92,16 +91,13 @@ def test_translations_contain_terms_and_glossary_entries(tmp_path, monkeypatch, 
     streamed = list(translator.translate_stream(LINES, read_ahead=1, **both))
     assert "ein mann" in streamed[2] and "red" in streamed[2]
 
-    (tmp_path / "in.txt").write_text("\n".join(LINES), encoding="utf-8")
-    flags = ["--quiet", "--terms", "two", "--glossary", str(tmp_path / "words.tsv")]
-    with open(tmp_path / "in.txt", encoding="utf-8") as file:
-        monkeypatch.setattr("sys.stdin", file)
-        assert main([str(folder()), *flags]) == 0
-        assert main([str(folder()), "--glossary", "no.tsv"]) == 2
-    output, errors = capfdbinary.readouterr()
-    assert errors.startswith(b"error: --glossary no.tsv cannot be read: There is no such text file")
-    written = output.decode().splitlines()
-    assert "two" in written[0] and "dog" in written[0] and "ein mann" in written[2]
+    data, flags = "\n".join(LINES).encode(), ["--glossary", tmp_path / "words.tsv"]
+    status, output, _ = runtime_process.translate(data, folder(), "--terms", "two", *flags)
+    written = output.splitlines()
+    assert status == 0 and "two" in written[0] and "dog" in written[0] and "ein mann" in written[2]
+    status, _, errors = runtime_process.translate(data, folder(), "--glossary", "no.tsv")
+    assert status == 2
+    assert "error: --glossary no.tsv cannot be read: There is no such text file" in errors
 
 
 def test_terms_that_cannot_be_written_are_errors_of_their_line():

@@ -146,7 +146,7 @@ ROWS = {
 }
 CASES = [(name, route) for name, row in ROWS.items() for route in row.routes]
 QUICK = [("beam", "loop"), ("beam", "litert"), ("beam", "steps")]
-QUICK += [("greedy", "steps"), ("samples", "loop")]
+QUICK += [("greedy", "steps"), ("samples", "loop"), ("token scores and alignments", "loop")]
 QUICK += [("a shared bias of positions, gated networks, norms without mean", "loop")]
 QUICK += [("windows, rotary of a part, norms without shift", "loop")]
 

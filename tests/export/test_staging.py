@@ -83,7 +83,10 @@ REFUSED = [
     ("dangling", ExportError, "broken symbolic link"),
     ("circle", ExportError, "broken symbolic link"),
     ("~/out", ValueError, r"os\.path\.expanduser"),
-    *((name, ValueError, f"is a folder, but '{name}' is named like a file") for name in ENDINGS),
+    *(
+        (name, ValueError, f"folder, but '{name}' is named like a file.*such as '")
+        for name in ENDINGS
+    ),
 ]
 
 

@@ -1,9 +1,12 @@
 """Streams return the text of `generate` and `translate` in parts, one after each step."""
 
+import functools
+
 import numpy as np
 import pytest
 from helpers import exports
 from helpers.exports import LINES, MAX_LENGTH
+from onnxruntime import OrtValue
 
 from keras_transformer.export.artefact.reader import ArtefactError
 from keras_transformer.export.runtime import Generator, Translator
@@ -24,21 +27,11 @@ NAMES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.full) for n in S
 PROMPTS = [*LINES, "a", "é 😀", "two  spaces", "a man 's hat , red . the dog"]
 
 
-def generator(name, layout="steps"):
-    folder = exports.artefact(SEARCHES[name], "generate", layout=layout)
-    return Generator(folder, threads=1)
+def opened(name):
+    return Generator(exports.artefact(SEARCHES[name], "generate", layout="steps"), threads=1)
 
 
-@pytest.fixture(scope="module")
-def runners():
-    made = {}
-
-    def runner(name):
-        if name not in made:
-            made[name] = generator(name)
-        return made[name]
-
-    return runner
+generator = functools.cache(opened)  # shared: tests must not change it
 
 
 @pytest.fixture
@@ -56,8 +49,8 @@ def steps_run(monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_parts_join_to_the_text_of_generate(runners, name):
-    runner = runners(name)
+def test_the_parts_join_to_the_text_of_generate(name):
+    runner = generator(name)
     for number, prompt in enumerate(PROMPTS):
         seed = {"seed": number} if runner.samples else {}
         (expected,) = runner.n_best([prompt], **seed)
@@ -71,8 +64,8 @@ def test_the_parts_join_to_the_text_of_generate(runners, name):
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_each_step_gives_one_token(runners, name, steps_run):
-    runner, prompt = runners(name), LINES[0]
+def test_each_step_gives_one_token(name, steps_run):
+    runner, prompt = generator(name), LINES[0]
     seed = {"seed": 3} if runner.samples else {}
     before = len(runner.tokenizer.encode(prompt))  # and the begin token, which the first step reads
     stream = runner.stream_steps(prompt, **seed)
@@ -92,8 +85,8 @@ def test_each_step_gives_one_token(runners, name, steps_run):
     assert end.value.value == runner.n_best([prompt], **seed)[0]
 
 
-def test_a_closed_stream_runs_no_further_step_and_leaves_the_session_usable(runners, steps_run):
-    runner = runners("greedy")
+def test_a_closed_stream_runs_no_further_step_and_leaves_the_session_usable(steps_run):
+    runner = generator("greedy")
     expected = runner.generate(LINES)
     steps_run.clear()
     stream = runner.stream(LINES[0])
@@ -109,9 +102,9 @@ def test_a_closed_stream_runs_no_further_step_and_leaves_the_session_usable(runn
     assert "".join(runner.stream(LINES[0])) == expected[0]
 
 
-def test_streams_run_side_by_side(runners):
+def test_streams_run_side_by_side():
     """Streams must not share the buffers that are kept for CUDA graphs."""
-    runner = generator("greedy")
+    runner = opened("greedy")
     runner.session = StepsSession(runner.session.first, runner.session.step, graphs=True)
     expected = runner.generate(PROMPTS)
     assert runner.generate([LINES[0]]) == [expected[0]]  # keeps buffers of this shape
@@ -126,24 +119,17 @@ def test_streams_run_side_by_side(runners):
 @pytest.mark.full
 def test_a_beam_search_shows_only_what_all_hypotheses_share():
     translator = Translator(exports.artefact(exports.BEAM, layout="steps"), threads=1)
-    expected = translator.translate(LINES)
-    parts = [list(translator.stream(line)) for line in LINES]
-    assert ["".join(line) for line in parts] == expected
-    short = [list(translator.stream(line, max_length=2)) for line in LINES]
-    assert ["".join(line) for line in short] == translator.translate(LINES, max_length=2)
+    for options in ({}, {"max_length": 2}):
+        parts = ["".join(translator.stream(line, **options)) for line in LINES]
+        assert parts == translator.translate(LINES, **options)
 
 
 def state(history, running, scores, **more):
     tensors = {"history": history, "running": running, "scores": scores, **more}
-
-    class Value:
-        def __init__(self, array):
-            self.array = np.array(array)
-
-        def numpy(self):
-            return self.array
-
-    return SearchState({name: Value(array) for name, array in tensors.items()}, 3, True)
+    values = {
+        name: OrtValue.ortvalue_from_numpy(np.array(array)) for name, array in tensors.items()
+    }
+    return SearchState(values, 3, True)
 
 
 @pytest.mark.parametrize(
@@ -171,22 +157,29 @@ def test_one_file_refuses_streams_and_names_the_layout_to_export():
             runner(exports.artefact(search, kind), threads=1).stream("a man")
 
 
-def test_blank_prompts_give_no_parts_and_wrong_arguments_are_refused(runners):
-    runner = runners("greedy")
+def test_blank_prompts_give_no_parts_and_wrong_arguments_are_refused():
+    runner = generator("greedy")
     for prompt in ("", "  ", "\0a"):
         assert list(runner.stream(prompt)) == [] and runner.generate([prompt]) == [""]
-    with pytest.raises(ValueError, match="not UTF-8 at byte 2"):
-        runner.stream(b"a\xff")
-    with pytest.raises(TypeError, match="str or bytes, got list"):
-        runner.stream(["a man"])
-    with pytest.raises(ValueError, match="'top_k' was passed"):
-        runner.stream("a man", top_k=3)
-    with pytest.raises(ValueError, match="draw no random numbers"):
-        runner.stream("a man", seed=3)
+    for error, told, prompt, options in (
+        (ValueError, "not UTF-8 at byte 2", b"a\xff", {}),
+        (TypeError, "str or bytes, got list", ["a man"], {}),
+        (ValueError, "'top_k' was passed", "a man", {"top_k": 3}),
+        (ValueError, "draw no random numbers", "a man", {"seed": 3}),
+    ):
+        with pytest.raises(error, match=told):
+            runner.stream(prompt, **options)
+
+
+def check_growing(decode, ids):
+    """Checks that the parts of a growing text join to the decoded text."""
+    text = GrowingText(decode)
+    parts = [text.grow(ids[:n]) for n in range(len(ids) + 1)]
+    assert "".join([*parts, text.finish(decode(ids))]) == decode(ids)
 
 
 def test_parts_of_random_tokens_join_to_the_decoded_text():
-    """Bytes, spaces and unknown tokens in any order; a shown text never changes."""
+    """Bytes, spaces and unknown tokens in any order."""
     tokenizer, random = exports.tokenizer(), np.random.default_rng(1)
     bytes_first = np.r_[np.arange(1, 3), np.arange(4, exports.VOCAB)]
     spaces = [tokenizer.pieces.index("\u2581")] if "\u2581" in tokenizer.pieces else []
@@ -195,10 +188,7 @@ def test_parts_of_random_tokens_join_to_the_decoded_text():
         ids = random.choice(bytes_first if kind else [*range(200, exports.VOCAB), *spaces], 30)
         if kind == 2:  # whole characters
             ids = np.array(tokenizer.encode("😀 x é  ▁ 漢字\u200bf" * 3))
-        text = GrowingText(tokenizer.decode)
-        parts = [text.grow(ids[:n]) for n in range(len(ids) + 1)]
-        parts.append(text.finish(tokenizer.decode(ids)))
-        assert "".join(parts) == tokenizer.decode(ids)
+        check_growing(tokenizer.decode, ids)
 
 
 def test_parts_of_word_pieces_join_to_the_decoded_text():
@@ -212,6 +202,4 @@ def test_parts_of_word_pieces_join_to_the_decoded_text():
     assert pieces.decode([10, 8, 9]) == "don't."
     for _ in range(100):
         ids = random.integers(4, len(words), 20)
-        text = GrowingText(pieces.decode)
-        parts = [text.grow(ids[:n]) for n in range(len(ids) + 1)]
-        assert "".join(parts) == pieces.decode(ids)
+        check_growing(pieces.decode, ids)

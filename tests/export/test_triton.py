@@ -6,13 +6,13 @@ makes when it loads a model (`onnxruntime_backend`, `ValidateInputs` and `Valida
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 from helpers import artefacts, exports, head_artefacts, seeded_artefact
 
 from keras_transformer.export import ExportError, export_triton, triton
 from keras_transformer.export.artefact import signature
-from keras_transformer.export.runtime import ArtefactError
 
 TEXT = {
     "inputs": [artefacts.described("text", "string")],
@@ -74,46 +74,53 @@ def backend_problems(config, opened):
     return problems
 
 
-@pytest.mark.parametrize("made", ["exported", "classify", "embed"])
-def test_the_backend_loads_the_model_with_the_configuration(made, tokenizer, tmp_path):
-    if made == "exported":
-        folder = exports.artefact()
-    else:
-        folder = head_artefacts.write(tmp_path / made, tokenizer, made)
-    path = export_triton(folder, tmp_path / "repository", "some-model_1.0")
+def exported(folder, tokenizer):
+    return exports.artefact()
+
+
+def classifier(folder, tokenizer):
+    return head_artefacts.write(folder, tokenizer, "classify")
+
+
+def vectors(folder, tokenizer):
+    return head_artefacts.write(folder, tokenizer, "embed")
+
+
+CPU = {"instance_group": [{"count": 1, "kind": "KIND_CPU"}]}
+BATCHED = {"max_batch_size": 64}
+BATCHED |= {"dynamic_batching": {"max_queue_delay_microseconds": "2000"}}
+OPTIONS = {"device": "gpu", "instances": 3, "threads": 5, "max_batch_size": 7, "queue_delay": 0}
+CHOSEN = {
+    "instance_group": [{"count": 3, "kind": "KIND_GPU"}],
+    "parameters": {"intra_op_thread_count": {"string_value": "5"}},
+    "max_batch_size": 7,
+    "dynamic_batching": {},
+}
+# The artefact, options, the configuration but its inputs and outputs, and the axes of the inputs.
+CONFIGURATIONS = {
+    "a translator": (exported, {}, CPU | BATCHED, [["-1"]]),
+    "labels": (classifier, {}, CPU | BATCHED, [["-1"]]),
+    "vectors": (vectors, {}, CPU | BATCHED, [["-1"]]),
+    "all options": (artefacts.write, OPTIONS, CHOSEN, [["-1"]]),
+    "no batches": (artefacts.write, {"max_batch_size": 0}, CPU, [["-1", "-1"]]),
+    "a seed": (seeded_artefact.write, {}, CPU, [["-1", "-1"], ["1"]]),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_backend_loads_the_model_with_the_configuration(name, tokenizer, tmp_path):
+    make, options, expected, dims = CONFIGURATIONS[name]
+    folder = make(tmp_path / "made", tokenizer)
+    path = export_triton(folder, tmp_path / "repository", "some-model_1.0", **options)
     assert path == tmp_path / "repository" / "some-model_1.0"
     config = parsed(path)
     assert backend_problems(config, session(path / "1" / "model.onnx")) == []
-    del config["input"], config["output"]
-    assert config == {
-        "name": path.name,
-        "backend": "onnxruntime",
-        "max_batch_size": 64,
-        "instance_group": [{"count": 1, "kind": "KIND_CPU"}],
-        "dynamic_batching": {"max_queue_delay_microseconds": "2000"},
-    }
-
-
-def test_every_option_is_in_the_configuration(hand_made, tmp_path):
-    options = {"device": "gpu", "instances": 3, "threads": 5, "max_batch_size": 7, "queue_delay": 0}
-    config = parsed(export_triton(hand_made, tmp_path / "repository", **options))
-    assert (config["name"], config["max_batch_size"]) == ("hand", 7)
-    assert config["instance_group"] == [{"count": 3, "kind": "KIND_GPU"}]
-    assert config["parameters"] == {"intra_op_thread_count": {"string_value": "5"}}
-    path = export_triton(hand_made, tmp_path / "repository", max_batch_size=0)
-    config = parsed(path)  # replaces the first
-    assert not {"max_batch_size", "dynamic_batching"} & set(config)
-    assert backend_problems(config, session(path / "1" / "model.onnx")) == []
-    assert config["input"][0]["dims"] == ["-1", "-1"]
+    assert [tensor["dims"] for tensor in config.pop("input")] == dims and config.pop("output")
+    assert config == {"name": path.name, "backend": "onnxruntime", **expected}
 
 
 def test_models_with_a_seed_are_not_batched(tokenizer, tmp_path):
     folder = seeded_artefact.write(tmp_path / "story", tokenizer)
-    path = export_triton(folder, tmp_path / "repository")
-    config = parsed(path)
-    assert backend_problems(config, session(path / "1" / "model.onnx")) == []
-    assert not {"max_batch_size", "dynamic_batching"} & set(config)
-    assert [tensor["dims"] for tensor in config["input"]] == [["-1", "-1"], ["1"]]
     with pytest.raises(ExportError, match="cannot make batches for this model: seed"):
         export_triton(folder, tmp_path / "repository", max_batch_size=2)
 
@@ -130,31 +137,22 @@ def test_a_text_model_is_configured_with_its_op_library(tokenizer, tmp_path):
     assert config["input"] == [text]
     outputs = [(tensor["name"], tensor["dims"]) for tensor in config["output"]]
     assert outputs == [("texts", ["-1"]), ("scores", ["-1"])]
-    assert config["max_batch_size"] == 64 and "dynamic_batching" in config
+    assert config["name"] == "strings" and BATCHED.items() <= config.items()
     with pytest.raises(ExportError, match="pass the path of that library"):
         export_triton(folder, tmp_path / "repository", text=True)
-    with pytest.raises(ExportError, match="goes with `text`"):
-        export_triton(folder, tmp_path / "repository", op_library=library)
 
 
 def test_a_separate_file_of_weights_is_copied_beside_the_model(tokenizer, tmp_path):
-    made = onnx.load_from_string(artefacts.model(tokenizer.vocab_size))
-    for weight in made.graph.initializer:  # only raw bytes can be external
-        weight.CopyFrom(
-            onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight), weight.name)
-        )
-    place = tmp_path / "made"
-    place.mkdir()
-    options = {"save_as_external_data": True, "location": signature.WEIGHTS_FILE}
-    onnx.save(made, place / "model.onnx", size_threshold=64, **options)
-    files = {signature.WEIGHTS_FILE: (place / signature.WEIGHTS_FILE).read_bytes()}
-    model = (place / "model.onnx").read_bytes()
+    made = ir.from_proto(onnx.load_from_string(artefacts.model(tokenizer.vocab_size)))
+    ir.save(made, tmp_path / "model.onnx", external_data=signature.WEIGHTS_FILE)
+    names = signature.MODEL_FILE, signature.WEIGHTS_FILE
+    model, weights = ((tmp_path / name).read_bytes() for name in names)
+    files = {signature.WEIGHTS_FILE: weights}
     folder = artefacts.write(tmp_path / "large", tokenizer, model, files)
     path = export_triton(folder, tmp_path / "repository") / "1" / "model.onnx"
-    assert sorted(item.name for item in path.iterdir()) == ["model.onnx", "model.onnx.data"]
-    ids, scores = session(path / "model.onnx").run(
-        None, {"source_ids": np.array([[7, 5, 3]], "i4")}
-    )
+    assert {item.name for item in path.iterdir()} == set(names)
+    inputs = {"source_ids": np.array([[7, 5, 3]], "i4")}
+    ids, scores = session(path / "model.onnx").run(None, inputs)
     assert ids.shape == (1, 2, 3) and scores.shape == (1, 2)
 
 
@@ -171,6 +169,7 @@ def test_a_separate_file_of_weights_is_copied_beside_the_model(tokenizer, tmp_pa
         ({"max_batch_size": -1}, ValueError, "`max_batch_size` must be at least 0"),
         ({"max_batch_size": 2.5}, TypeError, "`max_batch_size` must be an integer, got 2.5"),
         ({"text": True}, ExportError, "holds no text model"),
+        ({"op_library": "/opt/lib.so"}, ExportError, "goes with `text`"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_written(
@@ -181,26 +180,30 @@ def test_wrong_arguments_are_refused_before_anything_is_written(
     assert not (tmp_path / "repository").exists()
 
 
-def test_unsupported_artefacts_are_refused(tokenizer, tmp_path):
-    files = {signature.MODEL_FILE: None, signature.FIRST_FILE: b"1", signature.STEP_FILE: b"2"}
-    steps = artefacts.write(tmp_path / "steps", tokenizer, files=files, layout="steps")
-    with pytest.raises(ExportError, match="layout='loop'"):
-        export_triton(steps, tmp_path)
-    for precision, device in (("float16", "cpu"), ("int8", "gpu"), ("weight_int4", "gpu")):
-        folder = artefacts.write(tmp_path / precision, tokenizer, precision=precision)
-        with pytest.raises(ExportError, match=f"{precision}.*not for device='{device}'"):
-            export_triton(folder, tmp_path, device=device)
-    with pytest.raises(ArtefactError, match="is not an artefact"):
-        export_triton(tmp_path, tmp_path)
+STEPS = {signature.MODEL_FILE: None, signature.FIRST_FILE: b"1", signature.STEP_FILE: b"2"}
 
 
-def test_a_folder_with_other_files_is_left_alone(hand_made, tmp_path):
-    path = tmp_path / "repository" / "model"
-    path.mkdir(parents=True)
-    (path / "notes.txt").touch()
+@pytest.mark.parametrize(
+    "fields, device, told",
+    [
+        ({"files": STEPS, "layout": "steps"}, "cpu", "layout='loop'"),
+        ({"precision": "float16"}, "cpu", "float16.*not for device='cpu'"),
+        ({"precision": "int8"}, "gpu", "int8.*not for device='gpu'"),
+        ({"precision": "weight_int4"}, "gpu", "weight_int4.*not for device='gpu'"),
+    ],
+)
+def test_unsupported_artefacts_are_refused(fields, device, told, tokenizer, tmp_path):
+    folder = artefacts.write(tmp_path / "made", tokenizer, **fields)
+    with pytest.raises(ExportError, match=told):
+        export_triton(folder, tmp_path, device=device)
+
+
+def test_only_an_earlier_export_is_replaced(hand_made, tmp_path):
+    for _ in range(2):
+        path = export_triton(hand_made, tmp_path / "repository", "model")
+    (path / triton.CONFIG_FILE).rename(path / "notes.txt")
     with pytest.raises(ExportError, match="notes.txt is not a file of such an export"):
         export_triton(hand_made, path.parent, "model")
     (path / "notes.txt").unlink()
-    (path / triton.VERSION).mkdir()
     with pytest.raises(ExportError, match="it has no config.pbtxt"):
         export_triton(hand_made, path.parent, "model")
