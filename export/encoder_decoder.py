@@ -20,6 +20,7 @@ import numpy as np
 from keras_transformer.call_options import check_number
 from keras_transformer.export.arguments import Arguments, check
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.task_heads import log_softmax
 from keras_transformer.export.exporter import Case, Rule
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.staging import WhyNot, why_not_files
@@ -288,8 +289,7 @@ def _log_probs(model: Transformer, case: Case, tokens: Ids) -> tuple[Array, Arra
     comparison.check_no_nan("Logits of the forward pass", logits)
     spread = logits.std(axis=-1)
     logits[..., [PAD_ID, BEGIN_ID]] += NEVER
-    logits -= logits.max(axis=-1, keepdims=True)
-    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)), spread
+    return log_softmax(logits), spread
 
 
 def _scores(model: Transformer, case: Case, tokens: Ids) -> tuple[Array, Array]:

@@ -3,7 +3,7 @@
 Imports no TensorFlow.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -27,13 +27,10 @@ def vocab_sizes(model: keras.Model) -> dict[str, int | None]:
     return sizes
 
 
-def smallest(model: keras.Model, *names: str) -> int | None:
-    """Returns the smallest positive integer among these attributes of all layers, or `None`."""
-    found = []
-    for layer in [model, *model.layers]:
-        found += [getattr(layer, name, None) for name in names]
-        if isinstance(layer, keras.Model) and layer is not model:
-            found.append(smallest(layer, *names))
+def _smallest_table(model: keras.Model) -> int | None:
+    """Returns the smallest number of ids among a model, its layers and their layers, or `None`."""
+    found = [getattr(layer, name, None) for layer in [model, *model.layers] for name in TABLES]
+    found += [_smallest_table(layer) for layer in model.layers if isinstance(layer, keras.Model)]
     return _least(found)
 
 
@@ -54,7 +51,7 @@ def longest_input(model: keras.Model) -> int | None:
     return _least(found)
 
 
-def _least(sizes: Sequence[Any]) -> int | None:
+def _least(sizes: Iterable[Any]) -> int | None:
     return min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
 
 
@@ -65,7 +62,7 @@ def most_ids(model: keras.Model) -> int | None:
     """
     # A subclassed model has no inputs.
     sizes = table_sizes(model).values() if getattr(model, "inputs", None) else ()
-    return _least(list(sizes)) or smallest(model, *TABLES)
+    return _least(sizes) or _smallest_table(model)
 
 
 def table_sizes(model: keras.Model) -> dict[str, int | None]:

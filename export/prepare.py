@@ -7,10 +7,11 @@ import keras
 from keras_transformer.export.arguments import Arguments, check
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.task_heads import HEADS
-from keras_transformer.export.exporter import Rule, check_rules
+from keras_transformer.export.exporter import Rule
 from keras_transformer.export.float32 import as_float32
 from keras_transformer.export.graph import quantize
-from keras_transformer.export.tasks import ForwardTask, SearchTask, Task, heads, stepwise, text
+from keras_transformer.export.tasks import ForwardTask, SearchTask, Task, stepwise, text
+from keras_transformer.export.tasks.heads import check_head
 from keras_transformer.search import BeamSearch, GreedySearch, Sampling
 
 RULES = (
@@ -154,7 +155,7 @@ def prepare(arguments: Arguments) -> Task:
     if search is None:
         task = ForwardTask(model, arguments.head, passed)
         if arguments.head is not None:
-            check_rules(heads.RULES, heads.Described(task, arguments.tokenizer))
+            check_head(task, arguments.tokenizer)
         return task
     searched, options = arguments.searching(model), arguments.options
     return SearchTask(model, search, arguments.max_length, searched, options, passed)

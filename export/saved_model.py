@@ -7,6 +7,7 @@ import inspect
 import json
 import keyword
 import pathlib
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -28,6 +29,10 @@ from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.types import Array, StrPath, Tensor
 
 SAVED_MODEL_FILE = "saved_model.pb"
+# The files and folders. The tokenizer is in the graph, so `assets` is empty.
+PARTS = re.compile(
+    r"(saved_model|fingerprint)\.pb|variables/(variables\.[^/]+)?|assets/|assets\.extra/(head\.json)?"
+)
 
 
 def export_saved_model(
@@ -119,22 +124,13 @@ def export_saved_model(
 
 def why_not_saved_model(folder: pathlib.Path) -> str | None:
     """Returns why a folder is not a result of `export_saved_model`, or `None`."""
-    for item in sorted(folder.iterdir()):
-        if not _is_part_of_saved_model(item):
-            return f"{item.name} is not part of a SavedModel"
+    for item in folder.rglob("*"):
+        path = item.relative_to(folder)
+        if not PARTS.fullmatch(path.as_posix() + "/" * item.is_dir()):
+            return f"{path.parts[0]} is not part of a SavedModel"
     if not (folder / SAVED_MODEL_FILE).exists():
         return f"it has no {SAVED_MODEL_FILE}"
     return None
-
-
-def _is_part_of_saved_model(item: pathlib.Path) -> bool:
-    if item.is_file():
-        return item.name in (SAVED_MODEL_FILE, "fingerprint.pb")
-    names = [file.name for file in item.iterdir()]
-    if item.name == "variables":
-        return all(name.startswith("variables.") for name in names)
-    # The tokenizer is in the graph, so `assets` is empty.
-    return names == {"assets": [], "assets.extra": ["head.json"]}.get(item.name)
 
 
 class SavedModel(Format):

@@ -58,17 +58,15 @@ class Nodes:
 
     def string(self, *texts: bytes | str) -> str:
         """Adds a constant of strings; returns its name."""
-        name = f"{self.prefix}/constant_{len(self.constants)}"
-        data = [text.encode() if isinstance(text, str) else text for text in texts]
-        self.constants.append(helper.make_tensor(name, TensorProto.STRING, [len(data)], data))
-        return name
+        return self._constant(np.array(texts, object))
 
     def _name(self, value: Value) -> str:
         """Returns the name of a value. Integers and arrays become constants."""
-        if isinstance(value, str):
-            return value
+        return value if isinstance(value, str) else self._constant(np.asarray(value))
+
+    def _constant(self, array: Array) -> str:
         name = f"{self.prefix}/constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        self.constants.append(numpy_helper.from_array(array, name))
         return name
 
     def add(self, op_type: str, *inputs: Value, **attributes: Any) -> str:

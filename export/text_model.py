@@ -7,10 +7,11 @@ Shapes: B texts, S tokens of the longest, W hypotheses.
 """
 
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 from onnx import TensorProto, helper
 
 from keras_transformer.export.artefact import signature
@@ -66,7 +67,7 @@ class TextModel(Format):
             )
         path = folder / signature.MODEL_FILE
         with progress("writing the text model"):
-            wrapped = _wrapped(onnx.load(path), self.task, *self.sides)
+            wrapped = _wrapped(ir.load(path), self.task, *self.sides)
             onnx.save(wrapped, folder / signature.TEXT_MODEL_FILE)
 
         def search(case: Case) -> tuple[Ids, Array]:
@@ -84,23 +85,22 @@ class TextModel(Format):
 
 
 def _wrapped(
-    model: onnx.ModelProto, task: SearchTask, tokenizer: Tokenizer, target_tokenizer: Tokenizer
+    model: ir.Model, task: SearchTask, tokenizer: Tokenizer, target_tokenizer: Tokenizer
 ) -> onnx.ModelProto:
     """Returns the ONNX model from `text` to `texts` and `scores`, around a model of ids.
 
     The nodes of the model stay unchanged. Its input becomes the ids of the texts, and its scores
     get another name, because they are no longer an output.
     """
-    graph, before, after = model.graph, Nodes("encoding"), Nodes("decoding")
+    before, after = Nodes("encoding"), Nodes("decoding")
     ids, blank = add_encoding(before, tokenizer, task.name == "generate")
     vocab_size = task.vocab_size["target"]
     texts, scores = add_decoding(after, target_tokenizer, blank, MODEL_SCORES, vocab_size)
     after.nodes.append(helper.make_node("Identity", [texts], [signature.TEXTS]))
     after.nodes.append(helper.make_node("Identity", [scores], [signature.SCORES]))
     renamed = {signature.SOURCE_IDS: ids, signature.SCORES: MODEL_SCORES}
-    for node in _all_nodes(graph):
-        for names in (node.input, node.output):
-            names[:] = [renamed.get(name, name) for name in names]
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        value.name = renamed.get(value.name, value.name)
     text, *outputs = (
         helper.make_tensor_value_info(name, kind, signature.AXES[name])
         for name, kind in (
@@ -109,22 +109,14 @@ def _wrapped(
             (signature.SCORES, TensorProto.FLOAT),
         )
     )
-    seed = [value for value in graph.input if value.name != signature.SOURCE_IDS]
+    inner = ir.to_proto(model)
+    graph = inner.graph
     whole = helper.make_graph(
         [*before.nodes, *graph.node, *after.nodes],
         graph.name,
-        [text, *seed],
+        [text, *(value for value in graph.input if value.name != ids)],
         outputs,
         [*graph.initializer, *before.constants, *after.constants],
     )
-    opsets = [*model.opset_import, helper.make_opsetid(CONTRIB, 1)]
-    return helper.make_model(whole, opset_imports=opsets, ir_version=model.ir_version)
-
-
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yields the nodes of a graph and its subgraphs."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _all_nodes(attribute.g)
+    opsets = [*inner.opset_import, helper.make_opsetid(CONTRIB, 1)]
+    return helper.make_model(whole, opset_imports=opsets, ir_version=inner.ir_version)

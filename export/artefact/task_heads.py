@@ -209,7 +209,7 @@ class QuestionAnswering(Head):
     def result(self, row: Row, outputs: dict[str, Array]) -> Answer:
         passage = row.passage
         start, end = (
-            _log_softmax(_check_finite(outputs[name][: row.length]))[passage.tokens]
+            log_softmax(_check_finite(outputs[name][: row.length]))[passage.tokens]
             for name in (signature.ANSWER_START, signature.ANSWER_END)
         )
         # One row of scores for each length of an answer, by its first token.
@@ -359,11 +359,12 @@ def _check_finite(numbers: Array) -> Array:
     return numbers
 
 
-def _log_softmax(x: Array) -> Array:
+def log_softmax(x: Array) -> Array:
+    """Returns log-probabilities of logits (..., C), float64."""
     x = x.astype(np.float64)
     x = x - x.max(axis=-1, keepdims=True)
     return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
 
 
 def _softmax(x: Array) -> Array:
-    return np.exp(_log_softmax(x))
+    return np.exp(log_softmax(x))

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding import START_IDS, is_causal, reads_ids
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.task_heads import log_softmax
 from keras_transformer.export.model_inputs import longest_input, vocab_sizes
 from keras_transformer.export.proof import comparison
 from keras_transformer.export.tasks.samples import (
@@ -40,12 +41,6 @@ def _described(constraint: Constraint) -> dict[str, Any]:
     if hasattr(constraint, "get_config"):
         return keras.saving.serialize_keras_object(constraint)
     return {"class_name": type(constraint).__name__}
-
-
-def _log_softmax(logits: Array) -> Array:
-    """Returns log-probabilities of logits (..., V)."""
-    logits = logits - logits.max(axis=-1, keepdims=True)
-    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
 class ForcedPass(NamedTuple):
@@ -341,11 +336,11 @@ class SearchTask:
         if self.search.start_tokens:
             start = targets[::width] == signature.SPECIAL_IDS["begin"]
             after_begin = np.arange(0, len(targets), width), start.argmax(axis=1)
-            values = _log_softmax(logits[after_begin])[:, list(self.search.start_tokens)]
+            values = log_softmax(logits[after_begin])[:, list(self.search.start_tokens)]
             start_scores = values, np.broadcast_to(spread[after_begin][:, None], values.shape)
         if self.search.constraints:
             logits = self._constrained(source, targets, lengths, logits)
-        logits = _log_softmax(logits)
+        logits = log_softmax(logits)
         chosen = np.take_along_axis(logits, targets[:, 1:, None], axis=2)[..., 0]
         column = np.arange(chosen.shape[1])[None]
         pad = signature.SPECIAL_IDS["pad"]

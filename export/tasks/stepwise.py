@@ -118,30 +118,12 @@ class StepwiseSearch:
         self._state: dict[str, Nest] = {}  # the state between steps
 
     @property
-    def first(self) -> GraphSource:
-        """The graph before the first step."""
-        return GraphSource(
-            self.model, self._first, self.task.specs, self._axes, self.task.row_scales
-        )
+    def state_specs(self) -> dict[str, tf.TensorSpec]:
+        """The `tf.TensorSpec` of each tensor that a step reads, by name. Trace `first` before."""
+        tensors = _tensors(self._state).items()
+        return {name: tf.TensorSpec(tensor.shape, tensor.dtype, name) for name, tensor in tensors}
 
-    @property
-    def step(self) -> GraphSource:
-        """The graph of one step. Trace `first` before you read it.
-
-        Raises:
-            RuntimeError: `first` was not traced.
-        """
-        if not self._state:
-            raise RuntimeError(
-                "`step` reads the tensors that `first` returns. Trace `first.function` first."
-            )
-        specs = {
-            name: tf.TensorSpec(tensor.shape, tensor.dtype, name)
-            for name, tensor in _tensors(self._state).items()
-        }
-        return GraphSource(self.model, self._step, specs, self._axes)
-
-    def _first(self, **inputs: Tensor) -> dict[str, Tensor]:
+    def first(self, **inputs: Tensor) -> dict[str, Tensor]:
         """Returns all tensors that a step reads, by name, and sets `_state` for `step`."""
         task, search = self.task, self.search
         inputs = read_inputs(self.model, *task.split(inputs), search.call_defaults)
@@ -159,7 +141,7 @@ class StepwiseSearch:
         self._state = self._split(memory, loop_inputs, tf.zeros([], tf.int32), hypotheses, cache)
         return _tensors(self._state)
 
-    def _step(self, **tensors: Tensor) -> dict[str, Tensor]:
+    def step(self, **tensors: Tensor) -> dict[str, Tensor]:
         """Returns the changed tensors after one step, and whether another step is needed."""
         memory, loop_inputs, *before = self._join(_with_tensors(self._state, tensors))
         position, hypotheses, cache = add_token(
@@ -178,7 +160,7 @@ class StepwiseSearch:
             signature.UNFINISHED: unfinished,
         }
 
-    def _axes(self, name: str, rank: int) -> tuple[str, ...]:
+    def axes(self, name: str, rank: int) -> tuple[str, ...]:
         """Returns the names of an input's or output's axes."""
         if name in self.task.specs:
             return self.task.axes(name, rank)
@@ -271,9 +253,10 @@ def graph_sources(task: Task, layout: str, precision: str) -> Iterator[tuple[str
         source = GraphSource(task.model, task.function, task.specs, task.axes, task.row_scales)
         yield signature.MODEL_FILE, source
         return
-    stepwise = StepwiseSearch(task, "float16" if precision == "float16" else "float32")
-    yield signature.FIRST_FILE, stepwise.first
-    yield signature.STEP_FILE, stepwise.step
+    search = StepwiseSearch(task, "float16" if precision == "float16" else "float32")
+    model, specs, axes = task.model, task.specs, search.axes
+    yield signature.FIRST_FILE, GraphSource(model, search.first, specs, axes, task.row_scales)
+    yield signature.STEP_FILE, GraphSource(model, search.step, search.state_specs, axes)
 
 
 def _places(batch_size: Tensor, rows: int, width: int) -> Tensor:

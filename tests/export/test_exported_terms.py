@@ -1,13 +1,11 @@
-"""Terms of exported searches: Keras, both ONNX layouts and the SavedModel agree."""
+"""Terms of exported searches: Keras and both ONNX layouts agree."""
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from helpers import exports, runtime_process
 from helpers.tiers import quick
 
 import keras_transformer as kt
-from keras_transformer.export import export_saved_model
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.runtime.glossaries import terms_of_lines
@@ -44,22 +42,6 @@ def test_onnx_gives_the_results_of_keras(layout):
     expected = FREE(model, SOURCE, exports.MAX_LENGTH)
     for more in ({}, {"terms": np.zeros([1, 0, 0], np.int32)}, {"terms": 0 * TERMS}):
         same(session.run(names, {"source_ids": SOURCE, **more}), expected)
-
-
-@pytest.mark.nightly
-def test_saved_models_take_terms(tmp_path):
-    options = {"max_length": exports.MAX_LENGTH, "verbose": False}
-    model = exports.shared_model()
-    export_saved_model(model, tmp_path / "saved", exports.tokenizer(), SEARCH, **options)
-    search = tf.saved_model.load(tmp_path / "saved").signatures["search_with_options"]
-    inputs = {"source_ids": tf.constant(SOURCE), "terms": tf.constant(TERMS)}
-    for name in set(search.structured_input_signature[1]) - set(inputs):
-        inputs[name] = tf.constant(
-            {**SEARCH.call_defaults, "max_length": np.array([11], "int32")}[name]
-        )
-    expected = SEARCH(model, SOURCE, exports.MAX_LENGTH, terms=TERMS)
-    found = search(**inputs)
-    same((found["token_ids"], found["scores"]), expected)
 
 
 LINES = ["a man 's hat , red .", "", "the Dog  runs", "two words"]

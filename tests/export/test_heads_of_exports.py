@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from helpers import exports
 from helpers.tiers import quick
 from keras import layers
@@ -34,9 +33,9 @@ def ids_input(name="source_ids", length=None):
     return keras.Input((length,), dtype="int32", name=name)
 
 
-def encoded(ids):
-    encoder = kt.TransformerEncoder(exports.VOCAB, num_layers=1, d_model=12, num_heads=2, d_ff=17)
-    return encoder(ids)
+def encoded(ids, **arguments):
+    sizes = {"num_layers": 1, "d_model": 12, "num_heads": 2, "d_ff": 17}
+    return kt.TransformerEncoder(exports.VOCAB, **sizes, **arguments)(ids)
 
 
 def classifier(units=3, activation=None):
@@ -157,16 +156,6 @@ def test_lines_are_padded_to_a_fixed_length(tokenizer, exported):
     assert manifest["ignores_padding"]
 
 
-def test_pictures_are_classified_too(exported):
-    pictures = keras.Input((5, 5, 2), name="pictures")
-    model = keras.Model(pictures, layers.Dense(1, "sigmoid")(layers.Flatten()(pictures)))
-    head = export.Classification(["cat", "dog"], from_logits=False)
-    _, predictor = exported(model, head, read=None)
-    batch = np.random.default_rng(0).normal(size=(7, 5, 5, 2)).astype("float32")
-    found = [dict(zip(*result[:2], strict=True))["dog"] for result in predictor.predict(batch)]
-    np.testing.assert_allclose(found, np.asarray(model(batch))[:, 0], atol=1e-5)
-
-
 @pytest.mark.full
 def test_learned_positions_limit_the_length_of_a_prompt(tokenizer, tmp_path):
     model = exports.tiny("generate", num_layers=1, positions=kt.LearnedPositionEncoding(5))
@@ -198,14 +187,6 @@ def test_the_manifest_says_whether_a_model_ignores_padding(exported):
     assert predictor.predict(LINES) == alone
 
 
-@pytest.mark.parametrize("positions, ignores", [(5, True), (3, False)])  # 3: too short to try it
-def test_padding_is_tried_within_learned_positions(positions, ignores):
-    ids, sizes = ids_input(), {"num_layers": 1, "d_model": 12, "num_heads": 2, "d_ff": 17}
-    encoder = kt.TransformerEncoder(23, **sizes, positions=kt.LearnedPositionEncoding(positions))
-    task = ForwardTask(keras.Model(ids, encoder(ids)), export.FeatureExtraction())
-    assert task.ignores_padding(task.cases(None)) is ignores
-
-
 def halved():
     """A model whose outputs have half the length of its ids, rounded up."""
     ids = ids_input()
@@ -214,9 +195,20 @@ def halved():
     return keras.Model(ids, layers.Dense(3)(vectors))
 
 
-def test_shorter_outputs_are_not_padded():
-    task = ForwardTask(halved(), export.FeatureExtraction())
-    assert not task.ignores_padding(task.cases(None))
+def limited(length):
+    """A model that reads a few positions."""
+    ids = ids_input()
+    return keras.Model(ids, encoded(ids, positions=kt.LearnedPositionEncoding(length)))
+
+
+@pytest.mark.parametrize(
+    "make, ignores",
+    [(lambda: limited(5), True), (lambda: limited(3), False), (halved, False)],
+    ids=["within its positions", "too few positions to try it", "a shorter output"],
+)
+def test_padding_is_tried_within_learned_positions(make, ignores):
+    task = ForwardTask(make(), export.FeatureExtraction())
+    assert task.ignores_padding(task.cases(None)) is ignores
 
 
 # Heads that do not fit the model
@@ -292,8 +284,3 @@ def test_a_saved_model_stores_its_head(tmp_path, tokenizer):
     written = json.loads((path / "assets.extra/head.json").read_text("utf-8"))
     assert written == {"class_name": "Classification", "config": head.get_config()}
     assert why_not_saved_model(path) is None  # so a later export may replace it
-    (path / "assets.extra/other").touch()
-    assert "assets.extra is not part" in why_not_saved_model(path)
-    for served in tf.saved_model.load(str(path)).signatures.values():
-        (output,) = served(source_ids=tf.constant([[5, 3]])).values()
-        assert output.shape == (1, 3)

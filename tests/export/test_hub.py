@@ -73,29 +73,33 @@ def test_a_pushed_artefact_is_loaded_and_verified_by_its_name(folder, hub):
     assert found.returncode == 0 and f"on onnxruntime\n{NAME}: verified\n" in found.stdout
 
 
-FAULTS = ["unknown name", "no server", "changed byte", "lost connection"]
+def change_a_byte(hub):
+    content = bytearray(hub.files[NAME]["model.onnx"])
+    content[-9] ^= 1
+    hub.files[NAME]["model.onnx"] = bytes(content)
+
+
+NOT_GIVEN = rf"{NAME} is no folder here, and http://127.0.0.1:\d+ did not give it: .*name"
+FAULTS = {
+    "unknown name": (lambda hub: hub.files.clear(), NOT_GIVEN),
+    "no server": (HubServer.close, NOT_GIVEN),
+    "changed byte": (change_a_byte, "model.onnx.*checksum|SHA-256"),
+    "lost connection": (lambda hub: hub.cut.add("model.onnx"), NOT_GIVEN),
+}
 
 
 @pytest.mark.parametrize("fault", quick(FAULTS, "changed byte"))
-def test_what_does_not_arrive_whole_is_refused(fault, folder, hub, tmp_path):
-    name = "someone/nothing" if fault == "unknown name" else NAME
+def test_what_does_not_arrive_whole_is_refused(fault, folder, hub):
+    spoil, expected = FAULTS[fault]
     hub.files[NAME] = {path.name: path.read_bytes() for path in folder.iterdir()}
-    content = hub.files[NAME]["model.onnx"]
-    expected = rf"{re.escape(name)} is no folder here, and {hub.url} did not give it: .*name"
-    if fault == "no server":
-        hub.close()
-    elif fault == "changed byte":
-        hub.files[NAME]["model.onnx"] = content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]
-        expected = "model.onnx.*checksum|SHA-256"
-    elif fault == "lost connection":
-        hub.cut.add("model.onnx")
-    found = run(VERIFY, name)
+    spoil(hub)
+    found = run(VERIFY, NAME)
     assert found.returncode == 2 and not found.stdout, found.stdout
     assert re.search(expected, found.stderr, re.DOTALL), found.stderr
     assert "Traceback" not in found.stderr
     if fault == "lost connection":  # nothing half: the next call completes it
         hub.cut.clear()
-        assert run(VERIFY, name).returncode == 0
+        assert run(VERIFY, NAME).returncode == 0
 
 
 def test_verify_compares_the_stored_answers(folder, tmp_path, capsys, monkeypatch):

@@ -68,14 +68,14 @@ def test_a_language_model_continues_text_with_a_seed(tmp_path):
 
 @pytest.mark.full
 def test_files_that_are_not_part_of_a_saved_model_are_named(tmp_path):
-    (tmp_path / "variables").mkdir()
-    (tmp_path / "assets").mkdir()
-    for name in ("variables/variables.index", "fingerprint.pb"):
+    for name in ("variables", "assets", "assets.extra"):
+        (tmp_path / name).mkdir()
+    for name in ("variables/variables.index", "fingerprint.pb", "assets.extra/head.json"):
         (tmp_path / name).touch()
     assert why_not_saved_model(tmp_path) == "it has no saved_model.pb"
     (tmp_path / "saved_model.pb").touch()
     assert why_not_saved_model(tmp_path) is None
-    for name in ("model.keras", "variables/mine.txt", "assets/mine.txt"):
+    for name in ("model.keras", "variables/mine.txt", "assets/mine.txt", "assets.extra/mine"):
         (tmp_path / name).touch()
         found = why_not_saved_model(tmp_path)
         assert found == f"{pathlib.Path(name).parts[0]} is not part of a SavedModel"

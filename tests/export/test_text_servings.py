@@ -26,7 +26,6 @@ BEYOND = 2  # ids that the model has and the tokenizer lacks
 WHITE = ["", " \t", "\u3000", "\x0b", "\u00a0", "\x1c", " \x85\u2028\u1680", "\0", "\0a", " \0a"]
 TEXT = ["two words", "a", "a\0b", "\u200b", "\ufeff x", "ein mann fährt 😀", *LINES]
 LIKELY = [2.5, 3.0, 3.0]
-NOTHING = [0.0, *[-np.inf] * (SEARCH.beam_width - 1)]
 OPTIONS = {"max_length": MAX_LENGTH, "verbose": False}
 
 
@@ -91,16 +90,6 @@ def test_the_byte_table_follows_utf_8():
     assert found[0xC0] == [0, 0x80, 0xBF]  # would be overlong: never the first byte
     special = text_graph.pieces(tokenizer(), VOCAB)[: END_ID + 1]
     assert special == [b"", " \u2047 ".encode(), b"", b""]
-
-
-@pytest.mark.full
-def test_blank_text_has_one_empty_hypothesis(text_model):
-    texts, scores = text_model
-    count = len(WHITE)
-    assert texts[:count] == [[""] * SEARCH.beam_width] * count
-    assert scores[:count].tolist() == [NOTHING] * count
-    assert all(map(any, texts[count:])) and np.isfinite(scores[count:]).all()
-    assert texts[count + 1] == texts[count + 2]  # text ends at NUL
 
 
 @pytest.mark.full
