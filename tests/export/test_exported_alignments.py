@@ -65,10 +65,9 @@ def test_n_best_has_pieces_words_and_alignments(translator):
             assert tokenizer.decode([tokenizer.pieces.index(x) for x in details.pieces]) == text
             assert " ".join(details.words) == " ".join(text.split())
             total = sum(details.token_scores) / SEARCH.length_divisor(count)
-            assert total == pytest.approx(score, abs=1e-4)
-            ends = details.pieces[-1] == "</s>"
-            in_words = sum(details.token_scores[: count - ends])
-            assert sum(details.word_scores) == pytest.approx(in_words, abs=1e-4)
+            in_words = sum(details.token_scores[: count - (details.pieces[-1] == "</s>")])
+            found = total, sum(details.word_scores)
+            assert found == pytest.approx((score, in_words), abs=1e-4)
             source_pieces = [tokenizer.pieces[i] for i in tokenizer.encode(line)]
             assert details.source_pieces == (*source_pieces, "</s>")
             assert details.weights.shape == (count, len(details.source_pieces))

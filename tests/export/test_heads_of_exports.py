@@ -33,27 +33,26 @@ def ids_input(name="source_ids", length=None):
     return keras.Input((length,), dtype="int32", name=name)
 
 
-def encoded(ids, **arguments):
+def on_encoder(make, **arguments):
+    """Returns a model whose outputs `make` computes from the vectors of an encoder."""
     sizes = {"num_layers": 1, "d_model": 12, "num_heads": 2, "d_ff": 17}
-    return kt.TransformerEncoder(exports.VOCAB, **sizes, **arguments)(ids)
+    ids = ids_input()
+    vectors = kt.TransformerEncoder(exports.VOCAB, **sizes, **arguments)(ids)
+    return keras.Model(ids, make(vectors))
 
 
 def classifier(units=3, activation=None):
-    ids = ids_input()
-    pooled = layers.GlobalAveragePooling1D()(encoded(ids))
-    return keras.Model(ids, layers.Dense(units, activation)(pooled))
+    dense, pooling = layers.Dense(units, activation), layers.GlobalAveragePooling1D()
+    return on_encoder(lambda vectors: dense(pooling(vectors)))
 
 
 def tagger(activation="softmax"):
-    ids = ids_input()
-    return keras.Model(ids, layers.Dense(3, activation)(encoded(ids)))
+    return on_encoder(layers.Dense(3, activation))
 
 
 def two_headed():
-    ids = ids_input()
-    vectors = encoded(ids)
-    pooled = kt.SequencePooling()(vectors)
-    return keras.Model(ids, {"kind": layers.Dense(2)(pooled), "tags": layers.Dense(3)(vectors)})
+    kind, tags, pooling = layers.Dense(2), layers.Dense(3), kt.SequencePooling()
+    return on_encoder(lambda vectors: {"kind": kind(pooling(vectors)), "tags": tags(vectors)})
 
 
 def reader(two_rows=False):
@@ -197,8 +196,7 @@ def halved():
 
 def limited(length):
     """A model that reads a few positions."""
-    ids = ids_input()
-    return keras.Model(ids, encoded(ids, positions=kt.LearnedPositionEncoding(length)))
+    return on_encoder(layers.Identity(), positions=kt.LearnedPositionEncoding(length))
 
 
 @pytest.mark.parametrize(
@@ -215,14 +213,14 @@ def test_padding_is_tried_within_learned_positions(make, ignores):
 
 
 def without_segments():
-    ids = ids_input()
-    vectors = encoded(ids)
-    return keras.Model(ids, {"start": vectors[..., 0], "end": vectors[..., 1]})
+    return on_encoder(lambda vectors: {"start": vectors[..., 0], "end": vectors[..., 1]})
 
 
 def with_segments():
     ids, segments = ids_input(), ids_input("segment_ids")
-    vectors = layers.Add()([encoded(ids), layers.Embedding(3, 12)(segments)])
+    vectors = layers.Add()(
+        [layers.Embedding(exports.VOCAB, 5)(ids), layers.Embedding(3, 5)(segments)]
+    )
     return keras.Model([ids, segments], layers.Dense(3)(vectors))
 
 

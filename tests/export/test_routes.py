@@ -216,9 +216,3 @@ def test_every_route_gives_the_tokens_of_keras(name, route):
     if route != "saved_model":
         values = read_artefact(folder).manifest["inputs"]
         assert [value["name"] for value in values] == [*source, *arrays]
-
-
-def test_samples_depend_on_the_seed():
-    model, search, seeds = made("samples"), exports.SAMPLING, (5, 6)
-    one, two = (search(model, ids(2, 5), 5, seed=seed).ids.numpy() for seed in seeds)
-    assert one.shape != two.shape or (one != two).any()

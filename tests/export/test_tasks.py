@@ -64,10 +64,7 @@ def test_made_up_inputs_hold_negative_and_large_integers_and_both_booleans():
     b, ids = keras.Input((), dtype="bool"), keras.Input((None,), dtype="int32", name="ids")
     outputs = {"i": i + 1, "j": j + 1, "b": ops.logical_not(b), "e": layers.Embedding(7, 2)(ids)}
     cases = ForwardTask(keras.Model([i, j, b, ids], outputs)).cases(None)
-    values = {
-        name: np.concatenate([case[name].ravel() for case in cases])
-        for name in (i.name, j.name, b.name, "ids")
-    }
+    values = {name: np.concatenate([case[name].ravel() for case in cases]) for name in cases[0]}
     for name in (i.name, j.name):
         assert {-1, 0, 1} <= set(values[name].tolist())
         assert values[name].max() > 2**24 and values[name].min() < -(2**24)
@@ -140,8 +137,12 @@ def test_made_up_ids_are_rows_of_a_table_behind_other_layers():
 SOURCE = exports.source()
 
 
-def search_task():
-    return SearchTask(exports.shared_model(), exports.BEAM, None)
+def search_task(**arguments):
+    return SearchTask(exports.tiny(num_layers=1, **arguments), exports.BEAM, None)
+
+
+def short_task():
+    return search_task(positions=kt.LearnedPositionEncoding(5))
 
 
 def forward_task():
@@ -157,6 +158,7 @@ def forward_task():
         (search_task, [SOURCE.astype("float32")], "shape .5, 7. of float32"),
         (search_task, [SOURCE + exports.VOCAB], "with ids from 286 to"),
         (search_task, [SOURCE - 1], "with ids from -1 to"),
+        (short_task, [SOURCE], "has 7 ids a sentence.*positions for 5 only"),
         (forward_task, [], "at least one sample"),
         (forward_task, [SOURCE], r"dict with an array for each of \['source_ids'\], but ndarray"),
         (forward_task, [{"ids": SOURCE}], r"\['source_ids'\], but \['ids'\]"),

@@ -84,10 +84,15 @@ def test_blank_matches_the_white_space_of_python():
 
 
 def test_the_byte_table_follows_utf_8():
-    found = {byte: row for byte, *row in text_graph.byte_table(tokenizer(), VOCAB)}
-    assert found[0x41] == [0, 0x80, 0xBF] and found[0xC3] == [1, 0x80, 0xBF]
-    assert found[0xE0] == [2, 0xA0, 0xBF] and found[0xF4] == [3, 0x80, 0x8F]
-    assert found[0xC0] == [0, 0x80, 0xBF]  # would be overlong: never the first byte
+    expected = {
+        0x41: (0, 0x80, 0xBF),
+        0xC3: (1, 0x80, 0xBF),
+        0xE0: (2, 0xA0, 0xBF),
+        0xF4: (3, 0x80, 0x8F),
+        0xC0: (0, 0x80, 0xBF),  # would be overlong: never the first byte
+    }
+    found = {byte: tuple(row) for byte, *row in text_graph.byte_table(tokenizer(), VOCAB)}
+    assert expected.items() <= found.items()
     special = text_graph.pieces(tokenizer(), VOCAB)[: END_ID + 1]
     assert special == [b"", " \u2047 ".encode(), b"", b""]
 
