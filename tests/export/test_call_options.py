@@ -7,12 +7,11 @@ from helpers import exports, runtime_process
 from helpers.tiers import quick
 
 import keras_transformer as kt
-from keras_transformer.export import export_onnx, export_saved_model
+from keras_transformer.export import export_saved_model
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime import Generator, Translator
 from keras_transformer.padding import pad_rows
 
-MAX_LENGTH = 7
 SEARCH = kt.BeamSearch(
     3,
     0.6,
@@ -24,37 +23,26 @@ SEARCH = kt.BeamSearch(
     ],
 )
 ASKED = ("min_length", "target_prefix", "beam_width")
-LINES = exports.LINES
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return exports.tokenizer()
-
-
-@pytest.fixture(scope="module")
-def model():
-    return exports.tiny(num_layers=1)
+LINES, TOKENIZER = exports.LINES, exports.tokenizer()
 
 
 @pytest.fixture(scope="module", params=quick(["loop", "steps"], nightly=["steps"]))
-def translator(request, tmp_path_factory, tokenizer, model):
-    folder = tmp_path_factory.mktemp("out") / request.param
-    options = dict(layout=request.param, options=ASKED, max_length=MAX_LENGTH, verbose=False)
-    export_onnx(model, folder, tokenizer, SEARCH, **options)
+def translator(request):
+    folder = exports.artefact(SEARCH, layout=request.param, options=ASKED)
     return Translator(folder, threads=1)
 
 
-def ids(tokenizer, *texts):
-    return pad_rows(tokenizer.encode(list(texts)))
+def ids(*texts):
+    return pad_rows(TOKENIZER.encode(list(texts)))
 
 
-def check(model, tokenizer, found, search, **options):
+def check(found, **options):
     """Compares results with Keras' search of the same lines."""
-    source_ids = pad_rows([[*row, 3] for row in tokenizer.encode(LINES)])
-    expected = search(model, source_ids, **{"max_length": MAX_LENGTH, **options})
+    source_ids = pad_rows([[*row, 3] for row in TOKENIZER.encode(LINES)])
+    options = {"max_length": exports.MAX_LENGTH, **options}
+    expected = SEARCH(exports.shared_model(), source_ids, **options)
     for result, rows, scores in zip(found, *(part.numpy() for part in expected[:2]), strict=True):
-        texts = [text.replace("\0", "\ufffd") for text in tokenizer.decode(rows)]
+        texts = [text.replace("\0", "\ufffd") for text in TOKENIZER.decode(rows)]
         # A list of texts has each of them once.
         exists = [
             i for i in range(len(texts)) if scores[i] > -np.inf and i == texts.index(texts[i])
@@ -65,7 +53,7 @@ def check(model, tokenizer, found, search, **options):
 
 
 @pytest.mark.full
-def test_every_option_gives_the_results_of_keras(translator, tokenizer, model):
+def test_every_option_gives_the_results_of_keras(translator):
     words = ["the dog", "red"]
     prefixes = ["the dog", "", "red", ""]
     cases = [
@@ -75,20 +63,20 @@ def test_every_option_gives_the_results_of_keras(translator, tokenizer, model):
         ({"max_length": [2, 4, 3, 1]}, {"max_length": np.array([2, 4, 3, 1])}),
         ({"min_length": [7, 6, 7, 7]}, {"min_length": np.array([7, 6, 7, 7])}),
         ({"beam_width": 2, "length_penalty": 1.5}, {}),
-        ({"target_prefix": "the dog"}, {"target_prefix": ids(tokenizer, "the dog")}),
-        ({"target_prefix": prefixes}, {"target_prefix": ids(tokenizer, *prefixes)}),
+        ({"target_prefix": "the dog"}, {"target_prefix": ids("the dog")}),
+        ({"target_prefix": prefixes}, {"target_prefix": ids(*prefixes)}),
         ({"repetition_penalty": 2.0, "no_repeat_ngram_size": 1}, {}),
-        ({"forbidden_words": words}, {"forbidden_words": ids(tokenizer, *words)[None]}),
-        ({"forbidden_words": "red"}, {"forbidden_words": ids(tokenizer, "red")[None]}),
+        ({"forbidden_words": words}, {"forbidden_words": ids(*words)[None]}),
+        ({"forbidden_words": "red"}, {"forbidden_words": ids("red")[None]}),
         (
             {"biased_prefix": "the dog", "prefix_bias": 0.9},
-            {"biased_prefix": ids(tokenizer, "the dog")},
+            {"biased_prefix": ids("the dog")},
         ),
     ]
     seen = []
     for passed, tensors in cases:
         found = translator.n_best(LINES, **passed)
-        check(model, tokenizer, found, SEARCH, **{**passed, **tensors})
+        check(found, **{**passed, **tensors})
         seen.append(found)
     # These options change the results. Few texts of this model are shorter than `min_length`.
     assert all(found != seen[0] for found in [*seen[1:4], *seen[5:9]])
@@ -108,7 +96,7 @@ def test_every_option_gives_the_results_of_keras(translator, tokenizer, model):
         ({"max_length": iter([5])}, ValueError, "`max_length` has fewer values than there are"),
         ({"target_prefix": 5}, TypeError, "target_prefix must be a text, got 5"),
         ({"max_length": 3, "min_length": 4}, ValueError, "max_length 3 is below min_length 4"),
-        ({"min_length": 9}, ValueError, "max_length 7 is below min_length 9"),
+        ({"min_length": 12}, ValueError, "max_length 11 is below min_length 12"),
         ({"max_length": [9, 3, 9, 9], "min_length": 4}, ValueError, "3 is below min_length 4"),
         ({"max_length": 3, "min_length": [1, 4, 1, 1]}, ValueError, "3 is below min_length 4"),
         (
@@ -135,17 +123,14 @@ def test_the_command_line_takes_options(translator):
 
 
 @pytest.mark.full
-def test_sampling_takes_all_its_options(tmp_path, tokenizer):
-    model = exports.tiny("generate", num_layers=1)
-    options = dict(max_length=MAX_LENGTH, options=("top_k", "top_p"), verbose=False)
-    export_onnx(model, tmp_path / "onnx", tokenizer, kt.Sampling(num_samples=2), **options)
-    generator = Generator(tmp_path / "onnx", threads=1)
-    prompts = pad_rows([[2, *row] for row in tokenizer.encode(LINES)])
-    seen = set()
+def test_sampling_takes_all_its_options():
+    search, options = kt.Sampling(num_samples=2), ("top_k", "top_p")
+    generator = Generator(exports.artefact(search, "generate", options=options), threads=1)
+    prompts, seen = pad_rows([[2, *row] for row in TOKENIZER.encode(LINES)]), set()
     for passed in ({}, {"temperature": 0.1}, {"top_k": 3}, {"top_p": 0.3}, {"max_length": 4}):
-        arguments = {"seed": 7, **passed}
-        found = generator.n_best(LINES, **arguments)
-        expected = kt.Sampling(num_samples=2)(model, prompts, **{"max_length": 7, **arguments})
+        found = generator.n_best(LINES, seed=7, **passed)
+        arguments = {"max_length": exports.MAX_LENGTH, "seed": 7, **passed}
+        expected = search(exports.shared_model("generate"), prompts, **arguments)
         scores = np.array([result.scores for result in found])
         np.testing.assert_allclose(scores, expected.scores, rtol=1e-4)
         seen.add(tuple(scores.ravel()))
@@ -154,16 +139,13 @@ def test_sampling_takes_all_its_options(tmp_path, tokenizer):
 
 @pytest.mark.full
 @pytest.mark.usefixtures("forked_proofs")
-def test_a_saved_model_has_a_signature_with_options(tmp_path, model):
-    search = kt.BeamSearch(2, 0.6)
-    source_ids = exports.source()
-    options = dict(max_length=MAX_LENGTH, options=["min_length"], verbose=False)
+def test_a_saved_model_has_a_signature_with_options(tmp_path):
+    model, search, source_ids = exports.shared_model(), kt.BeamSearch(2, 0.6), exports.source()
+    options = dict(max_length=7, options=["min_length"], verbose=False)
     export_saved_model(model, tmp_path / "saved", None, search, **options)
     signatures = tf.saved_model.load(tmp_path / "saved").signatures
     plain = signatures["search"](source_ids=tf.constant(source_ids))
-    np.testing.assert_array_equal(
-        plain["token_ids"], search(model, source_ids, max_length=MAX_LENGTH).ids
-    )
+    np.testing.assert_array_equal(plain["token_ids"], search(model, source_ids, max_length=7).ids)
     limits = np.array([5, 4, 3, 6, 2], "int32")
     values = {"max_length": limits, "min_length": [2], "length_penalty": np.float32(1.5)}
     found = signatures["search_with_options"](

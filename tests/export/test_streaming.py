@@ -171,35 +171,40 @@ def test_blank_prompts_give_no_parts_and_wrong_arguments_are_refused():
             runner.stream(prompt, **options)
 
 
-def check_growing(decode, ids):
-    """Checks that the parts of a growing text join to the decoded text."""
-    text = GrowingText(decode)
-    parts = [text.grow(ids[:n]) for n in range(len(ids) + 1)]
-    assert "".join([*parts, text.finish(decode(ids))]) == decode(ids)
-
-
-def test_parts_of_random_tokens_join_to_the_decoded_text():
-    """Bytes, spaces and unknown tokens in any order."""
-    tokenizer, random = exports.tokenizer(), np.random.default_rng(1)
-    bytes_first = np.r_[np.arange(1, 3), np.arange(4, exports.VOCAB)]
-    spaces = [tokenizer.pieces.index("\u2581")] if "\u2581" in tokenizer.pieces else []
-    for _ in range(300):
-        kind = random.choice(3)
-        ids = random.choice(bytes_first if kind else [*range(200, exports.VOCAB), *spaces], 30)
-        if kind == 2:  # whole characters
-            ids = np.array(tokenizer.encode("😀 x é  ▁ 漢字\u200bf" * 3))
-        check_growing(tokenizer.decode, ids)
-
-
-def test_parts_of_word_pieces_join_to_the_decoded_text():
+def word_pieces():
     tokenizers = pytest.importorskip("tokenizers")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "it", "'", "s", "##n", "n't", ".", "do", "not"]
-    made = tokenizers.Tokenizer(
-        tokenizers.models.WordPiece({word: id for id, word in enumerate(words)})
-    )
-    made.decoder = tokenizers.decoders.WordPiece()
-    pieces, random = JsonTokenizer(made.to_str()), np.random.default_rng(1)
-    assert pieces.decode([10, 8, 9]) == "don't."
+    model = tokenizers.models.WordPiece({word: id for id, word in enumerate(words)})
+    made = tokenizers.Tokenizer(model)
+    made.decoder = tokenizers.decoders.WordPiece()  # "don't."
+    return JsonTokenizer(made.to_str())
+
+
+CHARACTERS = list("😀 x é  ▁ 漢字\u200bf")
+DRAWN = {
+    "bytes and unknown tokens": (
+        exports.tokenizer,
+        lambda random, encode: random.choice([1, 2, *range(4, exports.VOCAB)], 30),
+    ),
+    "words and spaces": (
+        exports.tokenizer,
+        lambda random, encode: random.choice([*encode(" a"), *range(200, exports.VOCAB)], 30),
+    ),
+    "characters": (
+        exports.tokenizer,
+        lambda random, encode: encode("".join(random.choice(CHARACTERS, 30))),
+    ),
+    "word pieces": (word_pieces, lambda random, encode: random.integers(4, 12, 20)),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_parts_of_random_tokens_join_to_the_decoded_text(name):
+    """A shown text never changes."""
+    make, draw = DRAWN[name]
+    tokenizer, random = make(), np.random.default_rng(1)
     for _ in range(100):
-        ids = random.integers(4, len(words), 20)
-        check_growing(pieces.decode, ids)
+        ids = np.array(draw(random, tokenizer.encode))
+        text = GrowingText(tokenizer.decode)
+        parts = [text.grow(ids[:n]) for n in range(len(ids) + 1)]
+        assert "".join([*parts, text.finish(tokenizer.decode(ids))]) == tokenizer.decode(ids)
