@@ -58,9 +58,7 @@ RULES = (
         lambda a: a.device not in DEVICES,
         lambda a: f"`device` must be one of {list(DEVICES)}, got {a.device!r}.",
     ),
-)
-# Of an artefact that Triton's ONNX Runtime backend serves.
-ARTEFACT_RULES = (
+    # Of an artefact that Triton's ONNX Runtime backend serves.
     Rule(
         ExportError,
         lambda a: engine_of(a.manifest) != ONNX_RUNTIME,
@@ -163,7 +161,6 @@ def export_triton(
     """
     folder, repository = pathlib.Path(folder), pathlib.Path(repository)
     name = folder.absolute().name if name is None else name
-    check_rules(RULES, SimpleNamespace(name=name, device=device))
     for what, value, least in (
         ("instances", instances, 1),
         ("threads", threads, 1),
@@ -173,9 +170,8 @@ def export_triton(
         if value is not None:
             check_number(value, f"`{what}`", numbers.Integral, least)
     artefact = read_artefact(folder)
-    given = SimpleNamespace(text=text, op_library=op_library, device=device)
-    given.folder, given.manifest = artefact.folder, artefact.manifest
-    check_rules(ARTEFACT_RULES, given)
+    chosen = {"name": name, "text": text, "op_library": op_library, "device": device}
+    check_rules(RULES, SimpleNamespace(**chosen, **artefact._asdict()))
     inputs, outputs = _values(artefact, text)
     size = _batch_size([*inputs, *outputs], max_batch_size)
     config = {

@@ -176,14 +176,10 @@ def test_eight_threads_share_a_predictor(exported):
 # Padding
 
 
-def test_the_manifest_says_whether_a_model_ignores_padding(exported):
+def unmasked():
     ids = ids_input()
-    vectors = layers.Embedding(exports.VOCAB, 5)(ids)  # without a mask
-    model = keras.Model(ids, layers.Dense(3)(layers.GlobalAveragePooling1D()(vectors)))
-    manifest, predictor = exported(model, export.Classification(LABELS))
-    assert not manifest["ignores_padding"]
-    alone = [predictor.predict([line])[0] for line in LINES]
-    assert predictor.predict(LINES) == alone
+    vectors = layers.Embedding(exports.VOCAB, 5)(ids)
+    return keras.Model(ids, layers.GlobalAveragePooling1D()(vectors))
 
 
 def halved():
@@ -201,10 +197,15 @@ def limited(length):
 
 @pytest.mark.parametrize(
     "make, ignores",
-    [(lambda: limited(5), True), (lambda: limited(3), False), (halved, False)],
-    ids=["within its positions", "too few positions to try it", "a shorter output"],
+    [
+        (lambda: limited(5), True),
+        (lambda: limited(3), False),  # too few positions to try it
+        (halved, False),
+        (unmasked, False),
+    ],
 )
 def test_padding_is_tried_within_learned_positions(make, ignores):
+    """`runtime/test_predictor.py` tests that such models get no padding."""
     task = ForwardTask(make(), export.FeatureExtraction())
     assert task.ignores_padding(task.cases(None)) is ignores
 

@@ -4,6 +4,7 @@ Each machine has separate addresses, ports and 127.0.0.1. The disk is shared, as
 Requires root on Linux, and the program `ip`.
 """
 
+import contextlib
 import os
 import pathlib
 import secrets
@@ -84,10 +85,8 @@ class Host:
         """Returns the ids and commands of processes there."""
         found = {}
         for pid in map(int, ip("netns", "pids", self.name).split()):
-            try:
+            with contextlib.suppress(OSError):  # it has ended
                 found[pid] = pathlib.Path(f"/proc/{pid}/cmdline").read_text()
-            except OSError:  # it has ended
-                continue
         return found
 
     def unplug(self):
@@ -97,10 +96,8 @@ class Host:
     def kill(self):
         """Kills all processes there."""
         for pid in self.processes():
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)
-            except ProcessLookupError:
-                continue
 
 
 class Cluster:
