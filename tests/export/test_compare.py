@@ -9,7 +9,7 @@ from helpers.exports import LINES as TRAINED
 
 from keras_transformer.export import Comparison, compare, compare_with_keras
 from keras_transformer.export.artefact.manifest import seal
-from keras_transformer.export.artefact.reader import ArtefactError, read_artefact
+from keras_transformer.export.artefact.reader import read_artefact
 
 LINES = [*TRAINED, "a red dog", "two men run , a dog 's hat ."]
 
@@ -56,27 +56,24 @@ def test_the_command_prints_the_comparison(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "lines, references, message",
+    "folder, lines, references, message",
     [
-        ([], None, "at least one line"),
-        (LINES, LINES[:1], "6 lines and 1 references"),
-        (["a", "a red dog " * 400], None, "Line 2 has .* at most 512"),
+        (exports.artefact, [], None, "at least one line"),
+        (exports.artefact, LINES, LINES[:1], "6 lines and 1 references"),
+        (exports.artefact, ["a", "a red dog " * 400], None, "Line 2 has .* at most 512"),
+        (lambda: exports.artefact(None, "encode"), LINES, None, "search that reads text.*a token"),
+        (lambda: "nowhere", LINES, None, "nowhere is not an artefact"),
     ],
 )
-def test_wrong_lines_are_refused(lines, references, message):
+def test_wrong_lines_and_artefacts_are_refused(folder, lines, references, message):
     with pytest.raises(ValueError, match=message):
-        compare_with_keras(exports.shared_model(), exports.artefact(), lines, references)
+        compare_with_keras(exports.shared_model(), folder(), lines, references)
 
 
-def test_wrong_artefacts_and_a_missing_package_are_refused(tmp_path, monkeypatch):
-    model = exports.shared_model()
-    with pytest.raises(ValueError, match="search that reads text.*a tokenizer"):
-        compare_with_keras(model, exports.artefact(None, "encode"), LINES)
-    with pytest.raises(ArtefactError, match="nowhere is not an artefact"):
-        compare_with_keras(model, tmp_path / "nowhere", LINES)
+def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(ImportError, match="pip install sacrebleu"):
-        compare_with_keras(model, exports.artefact(), LINES, LINES)
+        compare_with_keras(exports.shared_model(), exports.artefact(), LINES, LINES)
 
 
 @pytest.mark.parametrize(

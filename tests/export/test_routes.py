@@ -40,18 +40,6 @@ def ids(rows, length, vocab_size=exports.VOCAB):
     return {"source_ids": found}
 
 
-def few_ids(rows, length):
-    return ids(rows, length, V)
-
-
-def frames(rows, length):
-    return {"frames": encoders.frames(rows, length)}
-
-
-def pictures(rows, length):
-    return encoders.pictures(rows)
-
-
 def listener():
     keras.utils.set_random_seed(5)
     encoder = encoders.frames_encoder()
@@ -130,18 +118,23 @@ ROWS = {
         ("loop", "steps", "litert"),
     ),
     "your own positions": Row(lambda: tiny(positions=LinearBias(), num_layers=1), kt.BeamSearch(3)),
-    "frames": Row(listener, kt.BeamSearch(3, **BOTH), ("loop", "litert", "saved_model"), frames),
+    "frames": Row(
+        listener,
+        kt.BeamSearch(3, **BOTH),
+        ("loop", "litert", "saved_model"),
+        lambda *shape: {"frames": encoders.frames(*shape)},
+    ),
     "several inputs": Row(
         lambda: encoders.writer(encoders.patches_encoder),
         kt.Sampling(num_samples=2),
-        inputs=pictures,
+        inputs=lambda rows, length: encoders.pictures(rows),
         options={"seed": 3},
     ),
     "recurrent": Row(
         lambda: tiny(vocab_size=V, num_layers=(1, 2), recurrent_decoder=True),
         exports.DETAILED,
         ALL,
-        few_ids,
+        lambda rows, length: ids(rows, length, V),
     ),
 }
 CASES = [(name, route) for name, row in ROWS.items() for route in row.routes]

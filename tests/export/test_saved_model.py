@@ -100,12 +100,17 @@ def test_tables_of_lookup_layers_are_saved(lookup, kind, words, tmp_path):
     np.testing.assert_allclose(result, model(tf.constant(words)), rtol=1e-6)
 
 
-def test_strings_inside_a_graph_need_a_sentencepiece_model(tmp_path):
+@pytest.mark.parametrize(
+    "write, options, advice",
+    [
+        (export_saved_model, {}, "Leave it out"),
+        (export_onnx, {"text": True}, "Leave text out"),
+    ],
+)
+def test_strings_inside_a_graph_need_a_sentencepiece_model(write, options, advice, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     words = {"<pad>": 0, "<unk>": 1, "<s>": 2, "</s>": 3, "a": 4}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
     arguments = exports.shared_model(), tmp_path / "out", JsonTokenizer(made.to_str())
-    with pytest.raises(TypeError, match="need a Tokenizer.*Leave it out"):
-        export_saved_model(*arguments, GreedySearch())
-    with pytest.raises(TypeError, match="need a Tokenizer.*Leave text out"):
-        export_onnx(*arguments, GreedySearch(), text=True)
+    with pytest.raises(TypeError, match=f"need a Tokenizer.*{advice}"):
+        write(*arguments, GreedySearch(), **options)

@@ -1,6 +1,6 @@
 """Export for Triton: its protocol buffers and its ONNX Runtime backend accept the repository.
 
-The tests run no Triton. `backend_problems` repeats the checks of a configuration that the backend
+The tests run no Triton. `check_backend` repeats the checks of a configuration that the backend
 makes when it loads a model (`onnxruntime_backend`, `ValidateInputs` and `ValidateOutputs`).
 """
 
@@ -44,34 +44,25 @@ def session(path):
     return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 
-def dims_of(tensor):
-    dims = tensor["reshape"].get("shape", []) if "reshape" in tensor else tensor["dims"]
-    return [int(dim) for dim in dims]  # JSON has them as strings
-
-
-def backend_problems(config, opened):
-    """Returns a list of reasons why the backend would refuse the configuration."""
-    problems, batched = [], config.get("max_batch_size", 0) > 0
+def check_backend(config, opened):
+    """Repeats the checks of the backend when it loads a model."""
     onnx_types = {"TYPE_INT32": "tensor(int32)", "TYPE_FP32": "tensor(float)"}
+    batched = config.get("max_batch_size", 0) > 0
     for listed, values, exact in (
         (config["input"], opened.get_inputs(), False),
         (config["output"], opened.get_outputs(), True),
     ):
-        if [value.name for value in values] != [tensor["name"] for tensor in listed]:
-            problems.append("names")
+        assert [value.name for value in values] == [tensor["name"] for tensor in listed]
         for tensor, value in zip(listed, values, strict=True):
-            if onnx_types[tensor["data_type"]] != value.type:
-                problems.append(f"type of {value.name}")
+            assert onnx_types[tensor["data_type"]] == value.type
             shape = [axis if isinstance(axis, int) else -1 for axis in value.shape]
-            full = [-1, *dims_of(tensor)] if batched else dims_of(tensor)
+            dims = tensor["reshape"].get("shape", []) if "reshape" in tensor else tensor["dims"]
+            full = [-1] * batched + [int(dim) for dim in dims]  # JSON has them as strings
             if not shape:
                 full = [dim for dim in full if dim != 1]  # scalars have ones, and are not compared
-            elif batched and shape[0] != -1:
-                problems.append(f"batch axis of {value.name}")
-            same = [a == b or (a == -1 and not exact) for a, b in zip(shape, full, strict=False)]
-            if len(shape) != len(full) or not all(same):
-                problems.append(f"shape of {value.name}: {shape} and {full}")
-    return problems
+            assert shape[:1] in ([], [-1]) or not batched, value.name
+            same = [a == b or (a == -1 and not exact) for a, b in zip(shape, full, strict=True)]
+            assert all(same), f"shape of {value.name}: {shape} and {full}"
 
 
 def exported(folder, tokenizer):
@@ -114,7 +105,7 @@ def test_the_backend_loads_the_model_with_the_configuration(name, tokenizer, tmp
     path = export_triton(folder, tmp_path / "repository", "some-model_1.0", **options)
     assert path == tmp_path / "repository" / "some-model_1.0"
     config = parsed(path)
-    assert backend_problems(config, session(path / "1" / "model.onnx")) == []
+    check_backend(config, session(path / "1" / "model.onnx"))
     assert [tensor["dims"] for tensor in config.pop("input")] == dims and config.pop("output")
     assert config == {"name": path.name, "backend": "onnxruntime", **expected}
 
