@@ -11,23 +11,18 @@ PROMPTS = ["a man", "two words", "", "the dog runs", "a", "  "]
 TOKENIZER = exports.tokenizer()
 
 
-@pytest.fixture(scope="module")
-def model():
-    return exports.tiny("generate")
-
-
 @pytest.mark.parametrize("search", [exports.GREEDY, tiers.full(exports.BEAM), exports.SAMPLING])
-def test_generate_continues_prompts_as_the_exported_model(search, model):
+def test_generate_continues_prompts_as_the_exported_model(search):
     generator = Generator(exports.artefact(search, "generate"), threads=1)
     seed = {"seed": 5} if isinstance(search, kt.Sampling) else {}
     expected = generator.generate(PROMPTS, **seed)
+    given = search, exports.shared_model("generate"), TOKENIZER
     options = {"max_length": exports.MAX_LENGTH, **seed}
-    assert kt.generate(search, model, TOKENIZER, PROMPTS, **options) == expected
+    assert kt.generate(*given, PROMPTS, **options) == expected
     assert expected[2] == expected[5] == "" and len(set(expected)) > 2
     # One prompt a batch, and prompts in another order.
-    assert kt.generate(search, model, TOKENIZER, PROMPTS, 1, **options) == expected
-    turned = kt.generate(search, model, TOKENIZER, PROMPTS[::-1], **options)
-    assert turned[::-1] == expected
+    assert kt.generate(*given, PROMPTS, 1, **options) == expected
+    assert kt.generate(*given, PROMPTS[::-1], **options)[::-1] == expected
 
 
 def test_translators_sample_as_keras():
@@ -39,12 +34,12 @@ def test_translators_sample_as_keras():
     assert ["".join(translator.stream(line, seed=5)) for line in PROMPTS] == expected
 
 
-def test_a_search_without_seed_draws_one_for_all_prompts_of_a_call(model):
-    search = kt.Sampling(num_samples=1)
+def test_a_search_without_seed_draws_one_for_all_prompts_of_a_call():
+    given = kt.Sampling(num_samples=1), exports.shared_model("generate"), TOKENIZER
     for _ in range(2):
-        one, two = kt.generate(search, model, TOKENIZER, ["a man"] * 2, 1, max_length=9)
+        one, two = kt.generate(*given, ["a man"] * 2, 1, max_length=9)
         assert one == two
-    several = {kt.generate(search, model, TOKENIZER, ["a"], max_length=9)[0] for _ in range(4)}
+    several = {kt.generate(*given, ["a"], max_length=9)[0] for _ in range(4)}
     assert len(several) > 1
 
 
@@ -87,6 +82,6 @@ def test_an_option_may_have_one_row_for_each_line(kind):
         (kt.translate, lambda one: kt.Ensemble([one, one]), r"Use kt\.generate\("),
     ],
 )
-def test_each_function_names_the_other_for_the_other_kind_of_model(function, make, told, model):
+def test_each_function_names_the_other_for_the_other_kind_of_model(function, make, told):
     with pytest.raises(ValueError, match=told):
-        function(exports.GREEDY, make(model), TOKENIZER, PROMPTS)
+        function(exports.GREEDY, make(exports.shared_model("generate")), TOKENIZER, PROMPTS)

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("forked_proofs")
 
 LINES = ["a man", "the dog runs", "", "two words , red", "ein mann fährt fahrrad ."]
 LABELS = ["red", "green", "blue"]
+TOKENIZER = exports.tokenizer()
 TAGS = export.TokenClassification(LABELS)
 
 
@@ -70,21 +71,10 @@ def reader(two_rows=False):
     return keras.Model([other, passage] if two_rows else [passage, other], outputs)
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return exports.tokenizer()
-
-
-@pytest.fixture(scope="module")
-def exported(tokenizer, tmp_path_factory):
-    """A function that exports a model and returns the manifest and a `Predictor`."""
-
-    def write(model, head=None, read=tokenizer, **options):
-        folder = tmp_path_factory.mktemp("heads") / "onnx"
-        manifest = export.export_onnx(model, folder, read, head=head, verbose=False, **options)
-        return manifest, Predictor(folder, threads=1)
-
-    return write
+def exported(model, head, folder, **options):
+    """Exports a model; returns the manifest and a `Predictor`."""
+    manifest = export.export_onnx(model, folder, TOKENIZER, head=head, verbose=False, **options)
+    return manifest, Predictor(folder, threads=1)
 
 
 # Equality with Keras: `runtime/test_heads.py` tests the results of a head for given outputs
@@ -107,14 +97,14 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_results_equal_the_head_of_keras_outputs(name, tokenizer, exported):
+def test_results_equal_the_head_of_keras_outputs(name, tmp_path):
     make, head = HEADS[name]
     model = make()
-    manifest, predictor = exported(model, head)
+    manifest, predictor = exported(model, head, tmp_path)
     assert predictor.head == head and manifest["task"] == head.task and manifest["ignores_padding"]
     for line, result in zip(LINES, predictor.predict(LINES), strict=True):
         words = line.split() if tags_words(head) else [line]
-        pieces = tokenizer.encode(words)
+        pieces = TOKENIZER.encode(words)
         ids = [*sum(pieces, []), END_ID]
         outputs = model(np.array([ids], "int32"))
         first = np.cumsum([0, *map(len, pieces[:-1])]).tolist()
@@ -126,47 +116,47 @@ def test_results_equal_the_head_of_keras_outputs(name, tokenizer, exported):
 
 
 @pytest.mark.parametrize("two_rows", quick([False, True], False))
-def test_answers_equal_keras(tokenizer, exported, two_rows):
+def test_answers_equal_keras(two_rows, tmp_path):
     model, question, passage = reader(two_rows), "what hat ?", "a man 's hat , red ."
-    manifest, predictor = exported(model, export.QuestionAnswering(1))
+    manifest, predictor = exported(model, export.QuestionAnswering(1), tmp_path)
     (result,) = predictor.predict([(question, passage)])
-    ask, tell = ([*tokenizer.encode(text), END_ID] for text in (question, passage))
+    ask, tell = ([*TOKENIZER.encode(text), END_ID] for text in (question, passage))
     inputs, before = {"question_ids": ask, "passage_ids": tell}, 0
     if not two_rows:
         segments, before = [1] * len(ask) + [2] * len(tell), len(ask)
         inputs = {"source_ids": ask + tell, "segment_ids": segments}
     outputs = model({name: np.array([ids], "int32") for name, ids in inputs.items()})
-    spans, tokens = tokenizer.encode_with_spans(passage)[1], slice(before, before + len(tell) - 1)
+    spans, tokens = TOKENIZER.encode_with_spans(passage)[1], slice(before, before + len(tell) - 1)
     row = Row({}, 0, length=before + len(tell), passage=Passage(passage, spans, tokens))
     check(result, predictor.head, row, outputs)
     assert manifest["task"] == "answer"
 
 
-def test_lines_are_padded_to_a_fixed_length(tokenizer, exported):
+def test_lines_are_padded_to_a_fixed_length(tmp_path):
     ids = ids_input(length=11)
     model = keras.Model(
         ids, layers.Dense(3)(layers.Flatten()(layers.Embedding(exports.VOCAB, 5)(ids)))
     )
-    manifest, predictor = exported(model, export.Classification(LABELS))
+    manifest, predictor = exported(model, export.Classification(LABELS), tmp_path)
     good, bad = predictor.predict(["a man", "a man rides a bicycle , red ."])
-    logits = model(pad_rows([[*tokenizer.encode("a man"), END_ID]], length=11))
+    logits = model(pad_rows([[*TOKENIZER.encode("a man"), END_ID]], length=11))
     best = int(keras.ops.argmax(logits))
     assert good.label == LABELS[best] and "takes at most 11" in bad.error
     assert manifest["ignores_padding"]
 
 
 @pytest.mark.full
-def test_learned_positions_limit_the_length_of_a_prompt(tokenizer, tmp_path):
+def test_learned_positions_limit_the_length_of_a_prompt(tmp_path):
     model = exports.tiny("generate", num_layers=1, positions=kt.LearnedPositionEncoding(5))
-    export.export_onnx(model, tmp_path / "x", tokenizer, kt.GreedySearch(), verbose=False)
+    export.export_onnx(model, tmp_path / "x", TOKENIZER, kt.GreedySearch(), verbose=False)
     prompts = ["two", "xyz", "abcd"]
-    assert [len(tokenizer.encode(prompt)) for prompt in prompts] == [2, 4, 5]
+    assert [len(TOKENIZER.encode(prompt)) for prompt in prompts] == [2, 4, 5]
     found = Generator(tmp_path / "x", threads=1).n_best(prompts)
     assert found[0].text and found[1].text and "takes at most 5" in found[2].error
 
 
-def test_eight_threads_share_a_predictor(exported):
-    _, predictor = exported(classifier(), export.Classification(LABELS))
+def test_eight_threads_share_a_predictor(tmp_path):
+    _, predictor = exported(classifier(), export.Classification(LABELS), tmp_path)
     requests = [random.Random(number).choices(LINES, k=1 + number % 3) for number in range(500)]
     serial = [predictor.predict(request) for request in requests]
     with ThreadPoolExecutor(8) as pool:
@@ -245,10 +235,10 @@ BOTH = export.Heads(tag=TAGS, kind=export.Classification(["n", "y"]))
         (reader, ANSWERS, "needs a tokenizer, and a model that", {"tokenizer": None}),
     ],
 )
-def test_a_head_that_does_not_fit_is_refused(tmp_path, tokenizer, make, head, message, options):
+def test_a_head_that_does_not_fit_is_refused(tmp_path, make, head, message, options):
     error = TypeError if isinstance(head, str) else ValueError
     with pytest.raises(error, match=message):
-        export.export_onnx(make(), tmp_path, **{"tokenizer": tokenizer, "head": head, **options})
+        export.export_onnx(make(), tmp_path, **{"tokenizer": TOKENIZER, "head": head, **options})
 
 
 PROBABILITIES = export.Classification(["n", "y"], from_logits=False)
@@ -277,9 +267,9 @@ def test_outputs_of_another_kind_than_the_heads_are_named(make, head, message):
 # SavedModel
 
 
-def test_a_saved_model_stores_its_head(tmp_path, tokenizer):
+def test_a_saved_model_stores_its_head(tmp_path):
     path, head = tmp_path / "saved", export.Classification(LABELS)
-    export.export_saved_model(classifier(), path, tokenizer, head=head, verbose=False)
+    export.export_saved_model(classifier(), path, TOKENIZER, head=head, verbose=False)
     written = json.loads((path / "assets.extra/head.json").read_text("utf-8"))
     assert written == {"class_name": "Classification", "config": head.get_config()}
     assert why_not_saved_model(path) is None  # so a later export may replace it

@@ -26,13 +26,9 @@ pytestmark = pytest.mark.usefixtures("forked_proofs")
 NAME, LINES = "someone/english-german", ["two words", "the dog runs"]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("hub") / "onnx"
-    options = {"max_length": exports.MAX_LENGTH, "verbose": False}
-    search = kt.BeamSearch(2, constraints=[kt.NoRepeatNgrams(3)])
-    export.export_onnx(exports.tiny(num_layers=1), path, exports.tokenizer(), search, **options)
-    return path
+@pytest.fixture
+def folder():
+    return exports.artefact(kt.BeamSearch(2, constraints=[kt.NoRepeatNgrams(3)]))
 
 
 @pytest.fixture
