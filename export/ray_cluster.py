@@ -92,12 +92,11 @@ def ray_settings(address: str) -> Iterator[None]:
     settings = {SERVES: "1"}  # its processes import no framework, even if one is installed
     if address == "local":
         settings |= {name: os.environ.get(name, LOCAL_SETTINGS[name]) for name in LOCAL_SETTINGS}
-    before = {name: os.environ.get(name) for name in settings}
+    before = {name: os.environ[name] for name in settings if name in os.environ}
     os.environ.update(settings)
     try:
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+        for name in settings:
+            del os.environ[name]
+        os.environ.update(before)
