@@ -71,9 +71,9 @@ def reader(two_rows=False):
     return keras.Model([other, passage] if two_rows else [passage, other], outputs)
 
 
-def exported(model, head, folder, **options):
+def exported(model, head, folder):
     """Exports a model; returns the manifest and a `Predictor`."""
-    manifest = export.export_onnx(model, folder, TOKENIZER, head=head, verbose=False, **options)
+    manifest = export.export_onnx(model, folder, TOKENIZER, head=head, verbose=False)
     return manifest, Predictor(folder, threads=1)
 
 
