@@ -7,6 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from keras_transformer.sound.samples import read_blocks
+
 av = pytest.importorskip("av")
 
 # Formats of samples that an encoder takes.
@@ -131,3 +133,8 @@ def _element(name, *contents):
 
 def _number(name, value):
     return _element(name, value.to_bytes(8, "big"))
+
+
+def read(sound):
+    """Returns all samples of a sound."""
+    return np.concatenate(list(read_blocks(sound)))

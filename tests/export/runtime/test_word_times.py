@@ -83,6 +83,7 @@ def test_starts_of_tokens_equal_a_plain_loop(shape, numbers):
 def test_the_median_filter_equals_a_plain_loop(frames):
     weights = np.random.default_rng(frames).normal(size=(2, 3, frames))
     np.testing.assert_array_equal(median_filter(weights), medians(weights))
+    np.testing.assert_array_equal(median_filter(weights[..., :3]), weights[..., :3])  # too short
 
 
 @pytest.mark.parametrize("prefix", [1, 3])
@@ -153,10 +154,19 @@ def test_the_median_duration_is_limited_and_leaves_out_empty_words():
     assert median_duration([timed(" a", 1, 1)]) == 0.0
 
 
+def test_the_median_duration_counts_punctuation_alone():
+    texts, frames = [" a", ",", " b", ",", " c", "."], [40, 6, 20, 6, 20, 6, 10]
+    attention = np.zeros((1, 9, sum(frames)))
+    attention[0, 1:8] = np.repeat(np.eye(7), frames, axis=1)
+    tokens = Pieces(*texts)
+    words, median = time_words(range(6), attention, np.zeros(9), 1, sum(frames), tokens, "en")
+    assert [word.text for word in words] == [" a,", " b,", " c."]
+    assert median == pytest.approx((0.12 + 0.4) / 2, abs=0.05)  # of 0.8, 0.4, 0.4 and 3 times 0.12
+
+
 def test_long_words_at_ends_of_sentences_are_shortened():
     words = [timed(" a", 0, 9), timed(".", 9, 12), timed(" b", 12, 20), timed(" c", 20, 29)]
-    found = shorten_long_words(words, 2.0)
-    spans = [(word.start, word.end) for word in found]
+    spans = [(word.start, word.end) for word in shorten_long_words(words, 2.0)]
     assert spans == [(0, 9), (9, 11), (18, 20), (20, 29)]
     assert shorten_long_words(words, 0.0) == words
 
@@ -164,16 +174,17 @@ def test_long_words_at_ends_of_sentences_are_shortened():
 @pytest.mark.parametrize(
     "words, merged",
     [
-        ([" Oh", ",", " no", "!"], [" Oh,", " no!"]),
-        ([" (", "a", ")", " b"], [" (a)", " b"]),
-        ([" -", " a"], [" - a"]),
-        ([" a ", "."], [" a ", "."]),
-        (["?"], ["?"]),
+        ([" Oh", ",", " no", "!"], [(" Oh,", 0, 1), (" no!", 2, 3)]),
+        ([" (", "a", ")", " b"], [(" (a)", 1, 2), (" b", 3, 4)]),
+        ([" Oh", ",", ' "', "no", "!"], [(" Oh,", 0, 1), (' "no!', 3, 4)]),
+        ([" -", " a"], [(" - a", 1, 2)]),
+        ([" a ", "."], [(" a ", 0, 1), (".", 1, 2)]),
+        (["?"], [("?", 0, 1)]),
     ],
 )
-def test_punctuation_belongs_to_a_word(words, merged):
+def test_punctuation_belongs_to_a_word_and_has_no_time(words, merged):
     found = merge_punctuation([timed(text, n, n + 1) for n, text in enumerate(words)])
-    assert [word.text for word in found] == merged
+    assert [(word.text, word.start, word.end) for word in found] == merged
     assert sum(word.count for word in found) == len(words)
 
 
@@ -181,6 +192,14 @@ def test_words_move_the_times_of_their_segment():
     tokens = Pieces("a", "b", "c")
     parts = [TimedPart(1.0, 2.0, [0, 1, 99]), TimedPart(2.0, 9.0, [2])]
     words = [timed("ab", 0.1, 0.9, 2), timed("c", 1.2, 1.5)]
-    first, second = place_words(parts, words, 0.3, 1.0, 1.0, tokens)
-    assert (first.start, first.end) == (1.1, 1.9) and first.words == (Word("ab", 1.1, 1.9, 0.5),)
-    assert (second.start, second.end) == (2.2, 2.5)
+    assert place_words(parts, words, 0.3, 1.0, 1.0, tokens) == [
+        TimedPart(1.1, 1.9, [0, 1, 99], (Word("ab", 1.1, 1.9, 0.5),)),
+        TimedPart(2.2, 2.5, [2], (Word("c", 2.2, 2.5, 0.5),)),
+    ]
+    assert place_words(parts, [], 0.0, 1.0, 0.9, tokens) == parts
+
+
+def test_a_long_word_after_a_pause_is_shortened():
+    words = [timed("a", 0.0, 9.0), *(timed("b", 9.0 + i / 5, 9.2 + i / 5) for i in range(5))]
+    (part,) = place_words([TimedPart(8.8, 10.0, [0] * 6)], words, 0.2, 0.0, 0.0, Pieces("a"))
+    assert part.words[0].start == pytest.approx(8.6) and part.words[0].end == 9.0
