@@ -55,7 +55,7 @@ def runners(folders):
     return {name: open_runner(folder, threads=1) for name, folder in folders.items()}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def translator(runners):
     return runners["translate"]
 
@@ -76,22 +76,16 @@ def translator_of(tmp_path, tokenizer):
     return opened
 
 
-class Recorder:
-    """A session that records the shapes of its inputs."""
+class Meeting:
+    """A session that runs batches only when `count` of them wait at the same time."""
 
-    def __init__(self, session):
-        self.session, self.shapes = session, []
+    def __init__(self, session, count):
+        self.session, self.barrier, self.batches = session, threading.Barrier(count, timeout=60), 0
 
     def run(self, outputs, feed):
-        self.shapes.append(feed["source_ids"].shape)
+        self.batches += 1
+        self.barrier.wait()
         return self.session.run(outputs, feed)
-
-
-@pytest.fixture
-def recording(translator):
-    copied = copy.copy(translator)
-    copied.session = Recorder(translator.session)
-    return copied
 
 
 def expected(tokenizer, line):
@@ -132,11 +126,10 @@ def test_a_pickled_runner_opens_its_folder_again(folders, runners, name, tmp_pat
     again = pickle.loads(pickle.dumps(runner))
     assert type(again) is type(runner) and again.session is not runner.session
     items = ["[5]"] if name == "transcribe" else [artefacts.LINES[0], "", b"\xff"]
-    seed = 3 if name == "sample" else None
-    results = list(again.results(items, seed))
-    assert results == list(runners[name].results(items, seed))
+    seed = {"seed": 3} if name == "sample" else {}
     method = runner.predict if name == "classify" else runner.n_best
-    assert results == method(items, **({} if seed is None else {"seed": seed}))
+    found = [list(each.results(items, **seed)) for each in (again, runners[name])]
+    assert found == [method(items, **seed)] * 2
 
 
 def test_a_pickled_runner_resolves_links(tokenizer, tmp_path):
@@ -150,10 +143,9 @@ def test_a_pickled_runner_resolves_links(tokenizer, tmp_path):
 
 
 def test_a_copy_shares_the_session(translator):
-    copied = copy.copy(translator)
-    assert copied is not translator and copied.session is translator.session
-    assert copied.manifest is translator.manifest
-    assert copy.deepcopy(translator).session is not translator.session
+    copied, other = copy.copy(translator), copy.deepcopy(translator)
+    assert copied is not translator and copied.manifest is translator.manifest
+    assert copied.session is translator.session is not other.session
 
 
 def test_lengths_count_the_tokens_that_the_model_reads(translator, tokenizer):
@@ -199,10 +191,8 @@ def test_a_seed_fixes_the_text_of_each_prompt(tokenizer, sampling, tokens_per_ba
     assert list(sampling.n_best_stream(PROMPTS, 11, tokens_per_batch, read_ahead=3)) == wanted
     texts = [result.text for result in wanted]
     assert sampling.generate(PROMPTS, seed=11, tokens_per_batch=tokens_per_batch) == texts
-    assert (
-        list(sampling.generate_stream(iter(PROMPTS), 11, tokens_per_batch, read_ahead=2)) == texts
-    )
-    assert sampling.generate(PROMPTS, seed=np.int64(13)) != texts
+    streamed = sampling.generate_stream(iter(PROMPTS), 11, tokens_per_batch, read_ahead=2)
+    assert list(streamed) == texts != sampling.generate(PROMPTS, seed=np.int64(13))
 
 
 def test_equal_prompts_get_equal_texts_and_calls_without_a_seed_differ(sampling):
@@ -212,9 +202,8 @@ def test_equal_prompts_get_equal_texts_and_calls_without_a_seed_differ(sampling)
 
 
 def test_prompt_and_continuation_are_decoded_together(tokenizer, sampling, runners):
-    (result,) = sampling.n_best(["two dogs"], seed=0)
-    assert result.text == "two dogs"  # the model repeats the prompt
-    assert result.full_text == "two dogs two dogs"
+    (result,) = sampling.n_best(["two dogs"], seed=0)  # the model repeats the prompt
+    assert (result.text, result.full_text) == ("two dogs", "two dogs two dogs")
     ids = [BEGIN_ID, *tokenizer.encode("two dogs run")]
     (result,) = runners["generate"].n_best(["two dogs run"])
     assert (result.texts[1], len(result.texts), result.error) == ("two dogs run", 2, None)
@@ -231,33 +220,24 @@ def test_lines_with_a_begin_token_only_are_blank_and_padding_is_refused():
     limits = {"limits": {"source_length": 9}}
     reader = LineReader(types.SimpleNamespace(tokenizer=Letters(), manifest=limits), end=[3])
     rows, refused = reader.read(["a-", "--", "a_b", "b"])
-    assert {index: row.inputs["source_ids"] for index, row in rows.items()} == {
-        0: [2, 97, 3],
-        3: [2, 98, 3],
-    }
+    found = {index: row.inputs["source_ids"] for index, row in rows.items()}
+    assert found == {0: [2, 97, 3], 3: [2, 98, 3]}
     assert refused == {2: "the text contains the token of padding"}
 
 
-def test_an_end_token_in_a_prompt_does_not_hide_the_continuation(tokenizer):
-    artefact = types.SimpleNamespace(
-        tokenizer=tokenizer, target_tokenizer=tokenizer, manifest={"options": [], "inputs": []}
-    )
+@pytest.fixture
+def artefact(tokenizer):
+    manifest = {"options": [], "inputs": []}
+    return types.SimpleNamespace(tokenizer=tokenizer, target_tokenizer=tokenizer, manifest=manifest)
+
+
+def test_an_end_token_in_a_prompt_does_not_hide_the_continuation(tokenizer, artefact):
     first, second, more = tokenizer.encode(["two", "dogs", "run"])
     row = Row({"source_ids": [2, *first, 3, *second]}, 4)
     outputs = {"token_ids": np.array([[*more, 3]]), "scores": np.array([-1.0])}
     result = GenerationMaker(artefact).result(row, outputs)
     assert result.full_texts == ("two dogs run",)
     assert result.full_text.removeprefix(result.prompt_text) == " run"
-
-
-def test_ids_beyond_the_tokenizer_are_an_error_beside_token_scores(tokenizer):
-    artefact = types.SimpleNamespace(
-        tokenizer=tokenizer, target_tokenizer=tokenizer, manifest={"options": [], "inputs": []}
-    )
-    outputs = {"token_ids": np.array([[tokenizer.vocab_size, 3]]), "scores": np.array([-1.0])}
-    outputs["token_scores"] = np.zeros((1, 2))
-    with pytest.raises(ValueError, match="is not within this vocabulary of"):
-        TranslationMaker(artefact).result(Row({}, 0), outputs)
 
 
 def test_arrays_are_transcribed_in_any_batch(tokenizer, runners, caplog):
@@ -278,22 +258,6 @@ def test_arrays_are_transcribed_in_any_batch(tokenizer, runners, caplog):
     assert "line 2 is not transcribed: 'codes' has the shape" in caplog.text
 
 
-def test_batches_hold_sentences_of_similar_length_within_their_bound(recording, tokenizer):
-    lines = [" ".join(["dogs"] * count) for count in (7, 1, 3, 5, 1, 2, 11, 3)]
-    lengths = sorted(len(tokenizer.encode(line)) + 1 for line in lines)
-    recording.translate(lines, tokens_per_batch=29)
-    shapes = recording.session.shapes
-    assert sum(rows for rows, _ in shapes) == len(lines)
-    assert [columns for _, columns in shapes] == sorted(columns for _, columns in shapes)
-    assert {columns for _, columns in shapes} <= set(lengths)
-    assert all(rows * columns <= 29 or rows == 1 for rows, columns in shapes)
-    first = next(rows for rows in range(8, 0, -1) if rows * lengths[rows - 1] <= 29)
-    assert shapes[0] == (first, lengths[first - 1])  # as many as fit
-    shapes.clear()
-    recording.translate(artefacts.LINES, tokens_per_batch=1)
-    assert [rows for rows, _ in shapes] == [1] * len(artefacts.LINES)
-
-
 def test_a_stream_is_read_no_further_than_read_ahead(translator):
     asked = []
 
@@ -306,28 +270,6 @@ def test_a_stream_is_read_no_further_than_read_ahead(translator):
     for results, read in ((0, 0), (1, 7), (6, 7), (1, 14)):
         assert len(list(itertools.islice(stream, results))) == results
         assert len(asked) == read
-
-
-class Meeting:
-    """A session that runs batches only when `count` of them wait at the same time."""
-
-    def __init__(self, session, count):
-        self.session, self.barrier = session, threading.Barrier(count, timeout=60)
-
-    def run(self, outputs, feed):
-        self.barrier.wait()
-        return self.session.run(outputs, feed)
-
-
-class Recorded:
-    """A session that adds each batch to a list."""
-
-    def __init__(self, session, batches):
-        self.session, self.batches = session, batches
-
-    def run(self, outputs, feed):
-        self.batches.append(feed)
-        return self.session.run(outputs, feed)
 
 
 def test_workers_compute_batches_at_the_same_time_and_keep_their_order(folder, tokenizer):
@@ -348,15 +290,16 @@ def test_a_small_search_has_one_thread_and_divides_a_batch(folder, tokenizer, mo
     assert translator.n_best([line] * 7) == [expected(tokenizer, line)] * 7
 
 
-def test_given_threads_and_large_searches_compute_one_batch_at_a_time(folder, monkeypatch):
-    for options, small, threads in (({"threads": 2}, 2**25, 2), ({}, 0, 0)):
-        monkeypatch.setattr(engine, "SMALL_BYTES", small)
-        translator = Translator(folder, **options)
-        assert translator.session.get_session_options().intra_op_num_threads == threads
-        alone, batches = translator.session, []
-        translator.session = Recorded(alone, batches)
-        translator.translate(artefacts.LINES)
-        assert len(batches) == 1
+@pytest.mark.parametrize(("options", "small", "threads"), [({"threads": 2}, 2**25, 2), ({}, 0, 0)])
+def test_given_threads_and_large_searches_compute_one_batch_at_a_time(
+    folder, monkeypatch, options, small, threads
+):
+    monkeypatch.setattr(engine, "SMALL_BYTES", small)
+    translator = Translator(folder, **options)
+    assert translator.session.get_session_options().intra_op_num_threads == threads
+    translator.session = Meeting(translator.session, 1)
+    translator.translate(artefacts.LINES)
+    assert translator.session.batches == 1
 
 
 @pytest.mark.full
@@ -414,9 +357,8 @@ def test_a_line_without_text_has_an_empty_result(translator, sampling, runners):
     assert translator.n_best(BLANK) == [Translation(("",), (0.0,))] * len(BLANK)
     no_text = [Generation(("",), (0.0,), None, ("",))] * len(BLANK)
     assert sampling.n_best(BLANK, seed=5) == runners["generate"].n_best(BLANK) == no_text
-    assert translator.translate(["", b"\n"]) == sampling.generate(["", b"\n"]) == ["", ""]
-    assert translator.translate([]) == translator.n_best(iter(())) == []
-    assert list(translator.translate_stream([])) == []
+    assert translator.translate(BLANK) == sampling.generate(BLANK) == [""] * len(BLANK)
+    assert translator.n_best(iter(())) == list(translator.translate_stream([])) == []
 
 
 def test_nul_ends_a_line_and_is_replaced_in_results(tokenizer, translator):
@@ -517,11 +459,7 @@ def test_non_finite_scores_are_an_error(translator_of, score):
 
 
 @pytest.mark.parametrize("maker", [TranslationMaker, GenerationMaker])
-def test_a_text_of_several_sequences_of_pieces_is_there_once(tokenizer, maker):
-    manifest = {"options": [], "inputs": []}
-    artefact = types.SimpleNamespace(
-        tokenizer=tokenizer, target_tokenizer=tokenizer, manifest=manifest
-    )
+def test_a_text_of_several_sequences_of_pieces_is_there_once(tokenizer, artefact, maker):
     cuts = {tuple(tokenizer.encode("two dogs", sample=True, alpha=0.1, seed=n)) for n in range(9)}
     first, second, *_ = sorted(cuts)
     rows = [first, second, tokenizer.encode("a man"), first[:1]]
@@ -532,9 +470,8 @@ def test_a_text_of_several_sequences_of_pieces_is_there_once(tokenizer, maker):
     assert (result.texts, result.scores) == (("two dogs", "a man"), (-1.0, -3.0))
     assert [details.token_scores[0] for details in result.details] == [-1.0, -3.0]
     if maker is GenerationMaker:
-        assert result.token_ids == (first, tuple(rows[2]))
-        assert len(result.full_texts) == 2
-    manifest["inputs"] = [{"name": "seed"}]  # samples stay as they were drawn
+        assert result.token_ids == (first, tuple(rows[2])) and len(result.full_texts) == 2
+    artefact.manifest["inputs"] = [{"name": "seed"}]  # samples stay as they were drawn
     assert maker(artefact).result(row, outputs).texts == ("two dogs", "two dogs", "a man")
 
 
@@ -549,14 +486,12 @@ def test_ids_beyond_the_tokenizer_are_an_error(tmp_path, tokenizer):
     model, sizes = artefacts.model(size), {"source": size, "target": size}
     folder = artefacts.write(tmp_path, tokenizer, model, vocab_size=sizes)
     found = Translator(folder, threads=1).n_best(artefacts.LINES)
-    assert {result.error is None for result in found} == {True, False}
-    for line, ids, result in zip(
-        artefacts.LINES, tokenizer.encode(artefacts.LINES), found, strict=True
-    ):
-        if any(artefacts.shifted(token, size) >= tokenizer.vocab_size for token in ids):
-            assert "is not within this vocabulary" in result.error
-        else:
-            assert result.error is None and result.texts[1] == line
+    rows = tokenizer.encode(artefacts.LINES)
+    known = [max(artefacts.shifted(id, size) for id in ids) < tokenizer.vocab_size for ids in rows]
+    assert [result.error is None for result in found] == known and set(known) == {True, False}
+    for line, result in zip(artefacts.LINES, found, strict=True):
+        assert result.error is None or "is not within this vocabulary" in result.error
+        assert result.error is not None or result.texts[1] == line
 
 
 def test_the_session_generates_from_the_begin_token_alone(runners):
@@ -571,24 +506,26 @@ def test_the_session_generates_from_the_begin_token_alone(runners):
 def test_the_target_tokenizer_decodes_translations(tokenizer, translator, tmp_path):
     lines = ["zwei junge hunde laufen am strand entlang .", "ein mann mit rotem hut ."]
     target = Tokenizer.train(lines, vocab_size=350, hard_vocab_limit=False)
-    files = {signature.TARGET_TOKENIZER_FILE: target.model}.items()
-
-    def write(size):
-        sizes = {"source": tokenizer.vocab_size, "target": size}
-        return artefacts.write(tmp_path, tokenizer, files=files, vocab_size=sizes)
-
-    folder = write(target.vocab_size)
-    two = Translator(folder, threads=1)
-    ids = tokenizer.encode("a")
-    assert max(ids) < target.vocab_size
+    files, name = {signature.TARGET_TOKENIZER_FILE: target.model}.items(), "target_tokenizer.model"
+    size = target.vocab_size
+    fits, small = (
+        artefacts.write(
+            tmp_path / str(known),
+            tokenizer,
+            files=files,
+            vocab_size={"source": tokenizer.vocab_size, "target": known},
+        )
+        for known in (size, size - 1)
+    )
+    two = Translator(fits, threads=1)
     (result,) = two.n_best(["a"])
-    assert result.texts[1] == target.decode(ids) != "a"
+    assert result.texts[1] == target.decode(tokenizer.encode("a")) != "a"
     assert (two.tokenizer, two.target_tokenizer) == (tokenizer, target)
     assert translator.target_tokenizer == tokenizer
-    (folder / signature.TARGET_TOKENIZER_FILE).write_bytes(target.model[:-1])
-    with pytest.raises(ArtefactError, match="target_tokenizer.model has .* bytes and was written"):
-        Translator(folder)
-    size = target.vocab_size
-    message = f"target_tokenizer.model: the tokenizer has {size} ids and the model knows {size - 1}"
-    with pytest.raises(ArtefactError, match=message):
-        Translator(write(size - 1))
+    (fits / name).write_bytes(target.model[:-1])
+    for folder, reason in (
+        (fits, " has .* bytes and was written"),
+        (small, f": the tokenizer has {size} ids and the model knows {size - 1}"),
+    ):
+        with pytest.raises(ArtefactError, match=name + reason):
+            Translator(folder)
