@@ -44,25 +44,21 @@ def check(
         ValueError: `threads` is out of its range.
     """
     artefact = read_artefact(folder)
-    precision, best, other = artefact.manifest["precision"], LITERT_NAME, None
+    precision, tried = artefact.manifest["precision"], {LITERT_NAME: providers}
     if engine_of(artefact.manifest) == ONNX_RUNTIME:
         from keras_transformer.export.runtime.session import CPU, best_providers
 
         providers = best_providers(precision) if providers is None else providers
-        best = providers[0]
-        other = CPU if precision != "float16" and best != CPU else None
-    if (error := _failure(artefact, providers, threads)) is None:
-        print(f"verdict: serves on {best}")
-        return 0
-    print(f"{best} cannot serve: {error}", flush=True)
-    if other is not None:
-        if (error := _failure(artefact, [other], threads)) is None:
-            print(
-                f"verdict: serves on {other} only (--provider {other}): the best, {best}, does not "
-                "come up"
-            )
-            return 1
-        print(f"{other} cannot serve: {error}")
+        tried = {providers[0]: providers}
+        if precision != "float16":
+            tried.setdefault(CPU, [CPU])
+    best, *_ = tried
+    for status, (name, chosen) in enumerate(tried.items()):
+        if (error := _failure(artefact, chosen, threads)) is None:
+            only = f" only (--provider {name}): the best, {best}, does not come up"
+            print(f"verdict: serves on {name}{only if status else ''}")
+            return status
+        print(f"{name} cannot serve: {error}", flush=True)
     print("verdict: cannot serve here")
     return 2
 

@@ -42,19 +42,12 @@ class DetailsMaker:
                 has these outputs.
         """
         ids, source_ids = ids[ids != SPECIAL_IDS["pad"]], np.asarray(source_ids, int)
-        if (largest := ids.max(initial=0)) >= len(self._target.pieces):
-            raise ValueError(
-                f"the model wrote the id {largest}, but the tokenizer has "
-                f"{len(self._target.pieces)} ids"
-            )
         is_text = _is_text(ids)
         numbers = self._target.numbers(ids[is_text])
         count = int(numbers.max(initial=-1)) + 1
-        words = [self._decode(ids[is_text][numbers == word]).strip() for word in range(count)]
-        found: dict[str, Any] = {
-            "pieces": tuple(self._target.pieces[i] for i in ids),
-            "words": tuple(words),
-        }
+        words = (self._decode(ids[is_text][numbers == word]).strip() for word in range(count))
+        pieces = tuple(self._target.pieces[i] for i in ids)
+        found: dict[str, Any] = {"pieces": pieces, "words": tuple(words)}
         if TOKEN_SCORES in outputs:
             scores = outputs[TOKEN_SCORES][: len(ids)]
             found["token_scores"] = tuple(scores.tolist())

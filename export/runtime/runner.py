@@ -79,9 +79,14 @@ class Runner:
         if workers is not None:
             check_threads("workers", workers)
         artefact = read_artefact(folder)
-        self._arguments = {"folder": str(artefact.folder), "providers": providers}
-        self._arguments |= {"threads": threads, "workers": workers}
-        self._arguments |= {"arena": arena, "spinning": spinning}
+        self._arguments = {
+            "folder": str(artefact.folder),
+            "providers": providers,
+            "threads": threads,
+            "workers": workers,
+            "arena": arena,
+            "spinning": spinning,
+        }
         self.manifest: dict[str, Any] = artefact.manifest
         self.tokenizer: Tokenizer | None = artefact.tokenizer
         self.target_tokenizer: Tokenizer | None = artefact.target_tokenizer

@@ -24,8 +24,6 @@ from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.text.corpora import encode_words
 from keras_transformer.text.vocabularies import between_of
 
-PADDING = "the text contains the token of padding"
-
 
 class LineReader:
     """Reads lines of text for a search, with one `tokenizer.encode` for all lines.
@@ -61,13 +59,13 @@ class LineReader:
                     texts[index] = text
         encoded = self._encode(list(texts.values()))  # one call: SentencePiece uses threads
         for index, tokens in zip(texts, encoded, strict=True):
-            ids = [*self._begin, *tokens, *self._end]
-            if len(ids) > self._most:
-                refused[index] = _too_long(ids, self._most)
-            elif PAD_ID in ids:
-                refused[index] = PADDING
-            elif _has_text(tokens):
-                rows[index] = Row({signature.SOURCE_IDS: ids}, len(ids))
+            try:
+                ids = _check_row([*self._begin, *tokens, *self._end], self._most)
+            except ValueError as error:
+                refused[index] = str(error)
+            else:
+                if _has_text(tokens):
+                    rows[index] = Row({signature.SOURCE_IDS: ids}, len(ids))
         return rows, refused
 
     def _has_too_many_characters(self, text: str) -> bool:
@@ -198,17 +196,13 @@ def _row_limit(artefact: Artefact, value: dict[str, Any]) -> int:
 def _check_row(ids: list[int], most: int) -> list[int]:
     """Returns the ids; raises `ValueError` if there are too many, or if one is padding."""
     if len(ids) > most:
-        raise ValueError(_too_long(ids, most))
+        raise ValueError(
+            f"{len(ids)} tokens, special ones included, where this artefact takes at most {most}; "
+            "split the line into sentences"
+        )
     if PAD_ID in ids:
-        raise ValueError(PADDING)
+        raise ValueError("the text contains the token of padding")
     return ids
-
-
-def _too_long(ids: list[int], most: int) -> str:
-    return (
-        f"{len(ids)} tokens, special ones included, where this artefact takes at most {most}; "
-        "split the line into sentences"
-    )
 
 
 def _texts(item: Any, counts: Sequence[int]) -> list[str]:

@@ -12,6 +12,7 @@ Shapes: P start tokens, T generated tokens.
 """
 
 import itertools
+import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -94,6 +95,9 @@ class Transcription(Iterator[Segment]):
                 "This artefact has no heads for the times of words. Export it with a SpeechSearch "
                 "that has word_heads."
             )
+        most, least = options.compression_ratio_threshold, options.log_probability_threshold
+        self._most_ratio = math.inf if most is None else most
+        self._least_likely = -math.inf if least is None else least
         self._length_penalty = manifest["search"]["config"]["length_penalty"]
         self._most_before = max(1, manifest["limits"]["target_length"] // 2 - 1)
         axes = {value["name"]: value["axes"] for value in manifest["inputs"]}
@@ -113,9 +117,6 @@ class Transcription(Iterator[Segment]):
         self.language_probability: float | None = 1.0 if self.language else None
         self._windows = self._transcribed()
         self._segments = itertools.chain.from_iterable(self._windows)
-
-    def __iter__(self) -> "Transcription":
-        return self
 
     def __next__(self) -> Segment:
         return next(self._segments)
@@ -206,7 +207,7 @@ class Transcription(Iterator[Segment]):
             found.append(decoded)
             if not self._fails(decoded):
                 return decoded
-        unrepetitive = [each for each in found if not self._repeats(each)]
+        unrepetitive = [each for each in found if each.compression_ratio <= self._most_ratio]
         best = max(unrepetitive or found, key=lambda each: each.average_log_probability)
         return best._replace(temperature=found[-1].temperature)
 
@@ -239,28 +240,22 @@ class Transcription(Iterator[Segment]):
         no_speech = float(np.exp(no_speech))
         return Decoded(tokens, average, no_speech, ratio, temperature, outputs)
 
-    def _repeats(self, decoded: Decoded) -> bool:
-        limit = self._options.compression_ratio_threshold
-        return limit is not None and decoded.compression_ratio > limit
-
-    def _is_unlikely(self, decoded: Decoded) -> bool:
-        limit = self._options.log_probability_threshold
-        return limit is not None and decoded.average_log_probability < limit
-
-    def _is_quiet(self, decoded: Decoded) -> bool:
-        limit = self._options.no_speech_threshold
-        return limit is not None and decoded.no_speech_probability > limit
-
     def _fails(self, decoded: Decoded) -> bool:
         """Returns whether another temperature is tried."""
-        if self._is_quiet(decoded) and self._is_unlikely(decoded):
+        is_unlikely = decoded.average_log_probability < self._least_likely
+        if is_unlikely and self._is_quiet(decoded):
             return False  # no speech
-        return self._repeats(decoded) or self._is_unlikely(decoded)
+        return is_unlikely or decoded.compression_ratio > self._most_ratio
 
     def _is_silent(self, decoded: Decoded) -> bool:
         """Returns whether the window is skipped."""
         has_limit = self._options.log_probability_threshold is not None
-        return self._is_quiet(decoded) and (self._is_unlikely(decoded) or not has_limit)
+        is_unlikely = decoded.average_log_probability < self._least_likely
+        return self._is_quiet(decoded) and (is_unlikely or not has_limit)
+
+    def _is_quiet(self, decoded: Decoded) -> bool:
+        limit = self._options.no_speech_threshold
+        return limit is not None and decoded.no_speech_probability > limit
 
 
 def split(

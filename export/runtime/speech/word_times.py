@@ -134,8 +134,7 @@ def split_words(
         return parts
     words: list[tuple[str, int]] = []
     for text, count in parts:
-        begins = text.startswith(" ") or text.strip() in string.punctuation or not words
-        if begins:
+        if text.startswith(" ") or text.strip() in string.punctuation or not words:
             words.append((text, count))
         else:
             words[-1] = words[-1][0] + text, words[-1][1] + count
@@ -165,20 +164,22 @@ def merge_punctuation(words: Sequence[TimedWord]) -> list[TimedWord]:
     """Joins opening punctuation to the next word and closing punctuation to the word before."""
     joined: list[TimedWord] = []
     for word in reversed(words):
-        opens = word.text.startswith(" ") and word.text.strip() in OPENING
-        if joined and opens:
-            text, count = word.text + joined[-1].text, word.count + joined[-1].count
-            joined[-1] = joined[-1]._replace(text=text, count=count)
+        if joined and word.text.startswith(" ") and word.text.strip() in OPENING:
+            joined[-1] = _join(word, joined[-1], times=joined[-1])
         else:
             joined.append(word)
     merged: list[TimedWord] = []
     for word in reversed(joined):
         if merged and not merged[-1].text.endswith(" ") and word.text in CLOSING:
-            text, count = merged[-1].text + word.text, merged[-1].count + word.count
-            merged[-1] = merged[-1]._replace(text=text, count=count)
+            merged[-1] = _join(merged[-1], word, times=merged[-1])
         else:
             merged.append(word)
     return merged
+
+
+def _join(first: TimedWord, second: TimedWord, times: TimedWord) -> TimedWord:
+    """Returns two words as one, with the times of one of them."""
+    return times._replace(text=first.text + second.text, count=first.count + second.count)
 
 
 class TimedPart(NamedTuple):
@@ -228,10 +229,8 @@ def place_words(
 def _shorten_first(words: list[Word], longest: float) -> list[Word]:
     """Shortens the first one or two words if they are implausibly long."""
     first, *rest = words
-    too_long = first.end - first.start > longest
-    if rest and rest[0].end - first.start > 2 * longest:
-        too_long = True
-    if not too_long:
+    both_too_long = rest and rest[0].end - first.start > 2 * longest
+    if first.end - first.start <= longest and not both_too_long:
         return words
     if rest and rest[0].end - rest[0].start > longest:
         boundary = max(rest[0].end / 2, rest[0].end - longest)
@@ -242,7 +241,7 @@ def _shorten_first(words: list[Word], longest: float) -> list[Word]:
 def _fit(part: TimedPart, median: float) -> TimedPart:
     """Takes the times of the words, unless the first or last word extends far beyond the part."""
     words = list(part.words)
-    first, last = words[0], words[-1]
+    first = words[0]
     if part.start < first.end and part.start - 0.5 > first.start:
         words[0] = first._replace(start=max(0.0, min(first.end - median, part.start)))
     else:

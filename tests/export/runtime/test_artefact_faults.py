@@ -272,7 +272,17 @@ def test_values_of_a_manifest_are_shortened_in_errors(tmp_path, tokenizer):
             {"model_bytes": artefacts.model(400).replace(b"source_ids", b"source_idx")},
             r"has the inputs \['source_idx'\].*\['source_ids'\]",
         ),
-        ({"vocab_size": {"source": 9, "target": 9}}, r"has \d+ ids and the model knows 9"),
+        (
+            {"vocab_size": {"source": 9, "target": 9}},
+            r"/tokenizer.model: the tokenizer has \d+ ids and the model knows 9",
+        ),
+        (
+            {
+                "files": {signature.TARGET_TOKENIZER_FILE: artefacts.tokenizer().model},
+                "vocab_size": {"source": 400, "target": 8},
+            },
+            r"target_tokenizer.model: the tokenizer has \d+ ids and the model knows 8",
+        ),
     ],
 )
 def test_parts_that_do_not_fit_are_named(tmp_path, tokenizer, fields, message):

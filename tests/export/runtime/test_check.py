@@ -1,7 +1,9 @@
 """`--check`: tries providers on an artefact; prints a verdict and returns an exit status."""
 
 import os
+import re
 import subprocess
+import types
 
 import numpy as np
 import pytest
@@ -36,26 +38,19 @@ def test_made_up_ids_are_words_of_the_vocabulary(folder, tokenizer):
 
 
 def test_made_up_inputs_have_the_shapes_and_kinds_of_the_manifest():
-    values = [
-        ("source_ids", "int64", ["batch", "source_length"]),
-        ("segment_ids", "int32", ["batch", "source_length"]),
-        ("target_ids", "int32", ["batch", "target_length"]),
-        ("seed", "int32", []),
-        ("series", "float16", ["batch", "series_length", 3]),
-        ("mask", "bool", ["batch", 4]),
-    ]
-    fields = ("name", "dtype", "axes")
-    manifest = {
-        "inputs": [dict(zip(fields, value, strict=True)) for value in values],
-        "vocab_size": {"source": 900, "target": 6},
-        "limits": {"source_length": 61},
+    values = {  # by name: dtype, axes and made-up shape
+        "source_ids": ("int64", ["batch", "source_length"], (2, 13)),
+        "segment_ids": ("int32", ["batch", "source_length"], (2, 13)),
+        "target_ids": ("int32", ["batch", "target_length"], (2, 13)),
+        "seed": ("int32", [], ()),
+        "series": ("float16", ["batch", "series_length", 3], (2, 13, 3)),
+        "mask": ("bool", ["batch", 4], (2, 4)),
     }
-    inputs = made_up_inputs(manifest)
-    assert {name: str(array.dtype) for name, array in inputs.items()} == {
-        name: dtype for name, dtype, _ in values
-    }
-    shapes = [array.shape for array in inputs.values()]
-    assert shapes == [(2, 13), (2, 13), (2, 13), (), (2, 13, 3), (2, 4)]
+    entries = [{"name": name, "dtype": x, "axes": axes} for name, (x, axes, _) in values.items()]
+    sizes, limits = {"source": 900, "target": 6}, {"source_length": 61}
+    inputs = made_up_inputs({"inputs": entries, "vocab_size": sizes, "limits": limits})
+    found = {name: (str(array.dtype), array.shape) for name, array in inputs.items()}
+    assert found == {name: (dtype, shape) for name, (dtype, _, shape) in values.items()}
     assert set(inputs["target_ids"].flat) <= {4, 5} and inputs["source_ids"].max() > 5
     assert inputs["segment_ids"].all() and inputs["mask"].all() and inputs["seed"] == 1
 
@@ -92,7 +87,7 @@ def test_a_fallback_of_the_best_provider_gives_status_1(folder, tmp_path, monkey
     assert f"fell back to {CPU} for the whole model" in output and output.endswith(CPU_ONLY)
     assert "Failed to load" not in output
     assert run(capsys, folder, "--provider", CPU) == (0, SERVES)
-    (tmp_path / "in.txt").write_text("two dogs\n")
+    (tmp_path / "in.txt").touch()
     with open(tmp_path / "in.txt") as lines:
         monkeypatch.setattr("sys.stdin", lines)
         assert cli.main([str(folder)]) == 2
@@ -107,11 +102,11 @@ def test_a_requested_provider_that_is_missing_gives_status_1(folder, capsys):
 
 
 def test_a_provider_that_fails_to_run_is_no_provider_that_serves(folder, capsys, monkeypatch):
-    class Broken:
-        def run(self, outputs, inputs):
-            raise RuntimeError("out of memory")
+    def fail(outputs, inputs):
+        raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(module, "open_session", lambda *args, **options: Broken())
+    broken = types.SimpleNamespace(run=fail)
+    monkeypatch.setattr(module, "open_session", lambda *args, **options: broken)
     told = "cannot serve: it came up, and failed to run made-up inputs: out of memory\n"
     assert check(folder, [CUDA]) == 2
     assert capsys.readouterr().out == f"{CUDA} {told}{CPU} {told}verdict: cannot serve here\n"
@@ -124,19 +119,21 @@ def test_float16_is_not_tried_on_the_cpu(tmp_path, tokenizer, capsys):
     assert output.count("\n") == 2 and output.endswith("verdict: cannot serve here\n")
 
 
-def test_a_damaged_artefact_is_an_error_before_any_trial(tmp_path, tokenizer, capsys):
-    folder = artefacts.write(tmp_path / "a", tokenizer)
-    (folder / "model.onnx").write_bytes(b"")
-    for damaged in (folder, tmp_path / "no"):
-        assert cli.main(["--check", str(damaged)]) == 2
-        output, errors = capsys.readouterr()
-        assert output == "" and errors.startswith("error: ")
-
-
-def test_wrong_threads_are_an_error_of_the_command(folder, capsys):
-    assert cli.main(["--check", str(folder), "--threads", "0"]) == 2
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("damaged", (), "error: "),
+        ("missing", (), "error: "),
+        ("whole", ("--threads", "0"), "error: --threads must be at least 1"),
+    ],
+)
+def test_errors_come_before_any_trial(tmp_path, tokenizer, capsys, name, arguments, message):
+    for each in ("whole", "damaged"):
+        artefacts.write(tmp_path / each, tokenizer)
+    (tmp_path / "damaged" / "model.onnx").write_bytes(b"")
+    assert cli.main(["--check", str(tmp_path / name), *arguments]) == 2
     output, errors = capsys.readouterr()
-    assert output == "" and errors.startswith("error: --threads must be at least 1")
+    assert output == "" and re.match(message, errors)
 
 
 def test_check_needs_no_framework_and_no_input(folder):

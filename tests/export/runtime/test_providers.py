@@ -1,6 +1,5 @@
 """Execution providers and session options: the requested provider runs, or an error says why."""
 
-import itertools
 import logging
 import os
 import pathlib
@@ -24,19 +23,20 @@ def test_the_provider_is_an_attribute_and_logged_once(folder, caplog):
         translator = Translator(folder, threads=1)
         translator.translate(artefacts.LINES)
     assert translator.provider == CPU
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{folder} runs on {CPU}, precision float32"
-    ]
+    assert caplog.messages == [f"{folder} runs on {CPU}, precision float32"]
 
 
-def test_providers_must_be_a_list_of_available_ones(folder):
-    for providers in (CPU, [], ()):
-        with pytest.raises(ProviderError, match="must be a list such as"):
-            Translator(folder, providers=providers)
-    with pytest.raises(
-        ProviderError, match="NoSuchProvider is not in this onnxruntime .*serve-gpu"
-    ):
-        Translator(folder, providers=["NoSuchProvider", CPU])
+@pytest.mark.parametrize(
+    ("providers", "message"),
+    [
+        (CPU, "must be a list such as"),
+        ([], "must be a list such as"),
+        (["NoSuchProvider", CPU], "NoSuchProvider is not in this onnxruntime .*serve-gpu"),
+    ],
+)
+def test_providers_must_be_a_list_of_available_ones(folder, providers, message):
+    with pytest.raises(ProviderError, match=message):
+        Translator(folder, providers=providers)
 
 
 @pytest.mark.parametrize("providers", [None, [CUDA], [(CUDA, {"device_id": 0}), CPU]])
@@ -80,15 +80,15 @@ def test_the_default_provider_has_kernels_for_the_precision(monkeypatch):
     assert chosen == {name: CPU if name in on_the_cpu else CUDA for name in signature.PRECISIONS}
 
 
-def test_session_options_reach_onnxruntime(folder):
-    for arena, spinning in itertools.product((False, True), repeat=2):
-        session = Translator(folder, threads=2, arena=arena, spinning=spinning).session
-        options = session.get_session_options()
-        assert options.intra_op_num_threads == 2
-        assert options.enable_cpu_mem_arena == arena
-        entry = options.get_session_config_entry("session.intra_op.allow_spinning")
-        assert entry == str(int(spinning))
-        assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "10"
+@pytest.mark.parametrize("arena", [False, True])
+@pytest.mark.parametrize("spinning", [False, True])
+def test_session_options_reach_onnxruntime(folder, arena, spinning):
+    session = Translator(folder, threads=2, arena=arena, spinning=spinning).session
+    options = session.get_session_options()
+    assert (options.intra_op_num_threads, options.enable_cpu_mem_arena) == (2, arena)
+    names = ("session.intra_op.allow_spinning", "session.intra_op.spin_duration_us")
+    found = [options.get_session_config_entry(name) for name in names]
+    assert found == [str(int(spinning)), "10"]
 
 
 def cpu_flags():
@@ -105,41 +105,31 @@ def test_8_bit_products_saturate_with_avx2_and_without_vnni():
     assert session.products_saturate() == (not {"avx_vnni", "avx512_vnni"} & cpu_flags())
 
 
-def product(path, rows=2):
-    """Writes a model of one 8-bit product, whose sums saturate at 16 bits on some processors."""
-    weight = onnx.helper.make_tensor("b", onnx.TensorProto.INT8, [64, 8], [127] * 512)
-    values = [("a", "UINT8", [rows, 64]), ("y", "INT32", [rows, 8])]
-    source, result = (
-        onnx.helper.make_tensor_value_info(name, getattr(onnx.TensorProto, dtype), shape)
-        for name, dtype, shape in values
-    )
-    node = onnx.helper.make_node("MatMulInteger", ["a", "b"], ["y"])
-    opset = onnx.helper.make_opsetid("", 18)
-    graph = onnx.helper.make_graph([node], "product", [source], [result], [weight])
-    onnx.save(onnx.helper.make_model(graph, ir_version=10, opset_imports=[opset]), path)
-    return {"a": np.full((rows, 64), 255, np.uint8)}
-
-
+@pytest.mark.parametrize("saturates", [None, True, False])
 @pytest.mark.parametrize("rows", [1, 2, 37])
-def test_products_of_the_runtime_and_of_a_proof_are_exact(tmp_path, rows):
-    inputs, exact = product(tmp_path / "product.onnx", rows), 64 * 255 * 127
-    options = session.session_options(threads=1, arena=True, spinning=True)
-    opened = onnxruntime.InferenceSession(tmp_path / "product.onnx", options)
-    (outputs,) = run_exported([tmp_path / "product.onnx"], [inputs]).outputs
-    for found in (opened.run(None, inputs)[0], outputs["y"]):
-        np.testing.assert_array_equal(found, np.full((rows, 8), exact))
+def test_products_of_the_runtime_and_of_a_proof_are_exact(tmp_path, monkeypatch, saturates, rows):
+    """Their sums saturate at 16 bits on some processors, unless an option is set.
 
-
-@pytest.mark.parametrize("saturates", [True, False])
-def test_the_option_for_exact_products_is_set_where_they_saturate(tmp_path, monkeypatch, saturates):
-    """Elsewhere it makes products slower. The proof runs with the same option."""
-    monkeypatch.setattr(session, "products_saturate", lambda: saturates)
+    The option makes products slower elsewhere. The proof runs with the same option.
+    """
+    if saturates is not None:
+        monkeypatch.setattr(session, "products_saturate", lambda: saturates)
     options = session.session_options(threads=1, arena=True, spinning=True)
-    assert options.get_session_config_entry("session.x64quantprecision") == str(int(saturates))
-    inputs = product(tmp_path / "product.onnx")
-    opened = onnxruntime.InferenceSession(tmp_path / "product.onnx", options)
-    (outputs,) = run_exported([tmp_path / "product.onnx"], [inputs]).outputs
-    np.testing.assert_array_equal(outputs["y"], opened.run(None, inputs)[0])
+    found = options.get_session_config_entry("session.x64quantprecision")
+    assert found == str(int(session.products_saturate()))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 18]>
+        product (uint8[{rows}, 64] a) => (int32[{rows}, 8] y) {{ y = MatMulInteger (a, b) }}"""
+    )
+    weight = onnx.helper.make_tensor("b", onnx.TensorProto.INT8, [64, 8], [127] * 512)
+    model.graph.initializer.append(weight)
+    onnx.save(model, path := tmp_path / "product.onnx")
+    inputs = {"a": np.full((rows, 64), 255, np.uint8)}
+    (ours,) = onnxruntime.InferenceSession(path, options).run(None, inputs)
+    (proven,) = run_exported([path], [inputs]).outputs
+    np.testing.assert_array_equal(proven["y"], ours)
+    if saturates is not False:
+        np.testing.assert_array_equal(ours, np.full((rows, 8), 64 * 255 * 127))
 
 
 @pytest.mark.parametrize("name", ["threads", "workers"])

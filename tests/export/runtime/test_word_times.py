@@ -3,6 +3,10 @@
 Shapes: A heads, T tokens, S frames.
 """
 
+import collections
+import itertools
+import math
+
 import numpy as np
 import pytest
 
@@ -21,6 +25,8 @@ from keras_transformer.export.runtime.speech.word_times import (
     token_starts,
 )
 
+ndimage = pytest.importorskip("scipy.ndimage")
+
 
 class Pieces:
     """Tokens of known bytes, ids from 0; a part of a character is U+FFFD, as in Whisper."""
@@ -38,36 +44,21 @@ class Pieces:
 def path_starts(matrix):
     """OpenAI's dynamic time warping of a matrix (T, S): the first frame of each token."""
     rows, columns = matrix.shape
-    cost = np.full((rows + 1, columns + 1), np.inf)
-    trace = np.zeros((rows + 1, columns + 1), int)
-    cost[0, 0] = 0
-    for i in range(1, rows + 1):
-        for j in range(1, columns + 1):
-            both, token, frame = cost[i - 1, j - 1], cost[i - 1, j], cost[i, j - 1]
-            if both < token and both < frame:
-                best, trace[i, j] = both, 0
-            elif token < both and token < frame:
-                best, trace[i, j] = token, 1
-            else:
-                best, trace[i, j] = frame, 2
-            cost[i, j] = best - matrix[i - 1, j - 1]
-    starts, i, j = {}, rows, columns
+    cost, trace = collections.defaultdict(lambda: math.inf, {(0, 0): 0.0}), {}
+    for i, j in itertools.product(range(1, rows + 1), range(1, columns + 1)):
+        both, token, frame = before = cost[i - 1, j - 1], cost[i - 1, j], cost[i, j - 1]
+        move = 0 if both < min(token, frame) else 1 if token < min(both, frame) else 2
+        cost[i, j], trace[i, j] = before[move] - matrix[i - 1, j - 1], move
+    starts, i, j = [0] * rows, rows, columns
     while i > 0 and j > 0:
-        starts[i - 1] = j - 1
-        step = trace[i, j]
-        i, j = i - (step != 2), j - (step != 1)
-    return [starts.get(token, 0) for token in range(rows)]
+        starts[i - 1], move = j - 1, trace[i, j]
+        i, j = i - (move != 2), j - (move != 1)
+    return starts
 
 
 def medians(weights):
     """The median over 7 frames of each row (A, T, S), reflected at both ends."""
-    last = weights.shape[-1] - 1
-    result = np.empty_like(weights)
-    for *row, frame in np.ndindex(weights.shape):
-        places = [abs(place) for place in range(frame - 3, frame + 4)]
-        places = [2 * last - place if place > last else place for place in places]
-        result[(*row, frame)] = sorted(weights[(*row, place)] for place in places)[3]
-    return result
+    return ndimage.median_filter(weights, (1, 1, 7), mode="mirror")
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (2, 2), (5, 11), (7, 7), (11, 5), (6, 23)])
