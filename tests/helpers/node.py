@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from helpers import shared
 
+from keras_transformer.padding import pad_rows
+
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / "export" / "web"
 DRIVERS = ROOT / "tests" / "node"
@@ -93,8 +95,4 @@ def run_in_node(node_folder, model, batches):
 
 
 def padded(translator, lines):
-    rows = [[*translator.tokenizer.encode(line), 3] for line in lines]
-    ids = np.zeros((len(rows), max(map(len, rows))), np.int32)
-    for row, tokens in zip(ids, rows, strict=True):
-        row[: len(tokens)] = tokens
-    return ids
+    return pad_rows([[*translator.tokenizer.encode(line), 3] for line in lines])

@@ -1,5 +1,7 @@
 """Fixtures of the runtime tests: predictors of small artefacts, and a CUDA that falls back."""
 
+import functools
+
 import onnxruntime
 import pytest
 from helpers import head_artefacts
@@ -11,14 +13,12 @@ from keras_transformer.export.runtime.session import CPU, CUDA
 @pytest.fixture(scope="package")
 def served(tokenizer, tmp_path_factory):
     """Returns a function from a name in `head_artefacts` to its `Predictor`, made once."""
-    made = {}
 
+    @functools.cache
     def serve(name):
-        if name not in made:
-            read = None if name == "series" else tokenizer
-            folder = head_artefacts.write(tmp_path_factory.mktemp(name), read, name)
-            made[name] = Predictor(folder, threads=1)
-        return made[name]
+        read = None if name == "series" else tokenizer
+        folder = head_artefacts.write(tmp_path_factory.mktemp(name), read, name)
+        return Predictor(folder, threads=1)
 
     return serve
 

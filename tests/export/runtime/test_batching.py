@@ -70,8 +70,8 @@ def test_every_key_gets_the_answer_of_its_row(workers):
 @pytest.mark.parametrize("workers", [2, 3])
 def test_each_worker_gets_an_equal_part_of_a_batch(workers):
     rows = {number: Row({}, 13) for number in range(31)}
-    parts = list(batches(rows, part_tokens(rows, 2048, workers)))
-    assert len(parts) == workers and len(parts[0]) - len(parts[-1]) <= workers
+    first, *_, last = parts = list(batches(rows, part_tokens(rows, 2048, workers)))
+    assert len(parts) == workers and len(first) - len(last) <= workers
     assert part_tokens(rows, 31, workers) <= 31 and part_tokens(rows, 2048, 64) <= LEAST_TOKENS
     assert part_tokens({}, 1, workers) == 1
 
@@ -98,7 +98,11 @@ def test_a_batch_too_large_for_the_memory_is_run_in_parts():
 
 def test_equal_errors_of_different_rows_are_a_machine_error():
     runs = []
-    run = refusing(lambda ids: runs.append(len(ids)) or RuntimeError("the device is gone"))
+
+    def run(rows):
+        runs.append(len(rows))
+        raise RuntimeError("the device is gone")
+
     with pytest.raises(MachineError, match="the device is gone"):
         run_rows(run, rows_of(range(211)))
     assert runs == [211] + [1] * PROBES

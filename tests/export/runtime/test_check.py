@@ -5,11 +5,9 @@ import re
 import subprocess
 import types
 
-import numpy as np
 import pytest
 from helpers import array_search, artefacts, head_artefacts, runtime_process, seeded_artefact
 
-from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.runtime import __main__ as cli
 from keras_transformer.export.runtime import check as module
 from keras_transformer.export.runtime.check import check, made_up_inputs
@@ -28,30 +26,23 @@ def run(capsys, *arguments):
 # Made-up inputs
 
 
-def test_made_up_ids_are_words_of_the_vocabulary(folder, tokenizer):
-    manifest = read_artefact(folder).manifest
-    (ids,) = made_up_inputs(manifest).values()
-    assert ids.shape == (2, 13) and ids.dtype == np.int32
-    assert ids.min() >= 4 and ids.max() < tokenizer.vocab_size
-    limits = {"source_length": 5}  # shorter than made-up inputs are
-    assert made_up_inputs({**manifest, "limits": limits})["source_ids"].shape == (2, 5)
-
-
-def test_made_up_inputs_have_the_shapes_and_kinds_of_the_manifest():
+@pytest.mark.parametrize(("limit", "length"), [(61, 13), (5, 5)])
+def test_made_up_inputs_have_the_shapes_and_kinds_of_the_manifest(limit, length):
     values = {  # by name: dtype, axes and made-up shape
-        "source_ids": ("int64", ["batch", "source_length"], (2, 13)),
-        "segment_ids": ("int32", ["batch", "source_length"], (2, 13)),
-        "target_ids": ("int32", ["batch", "target_length"], (2, 13)),
+        "source_ids": ("int64", ["batch", "source_length"], (2, length)),
+        "segment_ids": ("int32", ["batch", "source_length"], (2, length)),
+        "target_ids": ("int32", ["batch", "target_length"], (2, length)),
         "seed": ("int32", [], ()),
-        "series": ("float16", ["batch", "series_length", 3], (2, 13, 3)),
+        "series": ("float16", ["batch", "series_length", 3], (2, length, 3)),
         "mask": ("bool", ["batch", 4], (2, 4)),
     }
     entries = [{"name": name, "dtype": x, "axes": axes} for name, (x, axes, _) in values.items()]
-    sizes, limits = {"source": 900, "target": 6}, {"source_length": 61}
+    sizes, limits = {"source": 900, "target": 6}, {"source_length": limit}
     inputs = made_up_inputs({"inputs": entries, "vocab_size": sizes, "limits": limits})
     found = {name: (str(array.dtype), array.shape) for name, array in inputs.items()}
     assert found == {name: (dtype, shape) for name, (dtype, _, shape) in values.items()}
-    assert set(inputs["target_ids"].flat) <= {4, 5} and inputs["source_ids"].max() > 5
+    ids = inputs["source_ids"]  # words of the vocabulary
+    assert 4 <= ids.min() and 5 < ids.max() < 900 and set(inputs["target_ids"].flat) <= {4, 5}
     assert inputs["segment_ids"].all() and inputs["mask"].all() and inputs["seed"] == 1
 
 

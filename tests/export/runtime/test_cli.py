@@ -108,14 +108,6 @@ def test_bad_lines_are_reported_by_number_and_others_translated(tokenizer, folde
     assert command(b"", folder, "--quiet") == (0, "", "")
 
 
-@pytest.mark.parametrize(("name", "done"), [("answer", "answered"), ("generate", "continued")])
-def test_reports_say_what_was_not_done(command, made, name, done):
-    status, output, errors = command(b"\xff\n", made(name), "--quiet")
-    assert (status, output) == (1, "\n")
-    assert errors.startswith(f"line 1 is not {done}: not UTF-8")
-    assert errors.endswith(f"1 lines were not {done}\n")
-
-
 def test_n_best_lists_number_score_and_text(tokenizer, folder, command):
     line = artefacts.LINES[1]
     pairs = zip(*artefacts.expected_hypotheses(tokenizer, line), strict=True)

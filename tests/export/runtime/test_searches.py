@@ -242,20 +242,18 @@ def test_an_end_token_in_a_prompt_does_not_hide_the_continuation(tokenizer, arte
 
 
 def test_arrays_are_transcribed_in_any_batch(tokenizer, runners, caplog):
-    transcriber = runners["transcribe"]
-    lines = artefacts.LINES * 3
+    transcriber, lines = runners["transcribe"], artefacts.LINES * 3
     codes = [np.float32(row) for row in tokenizer.encode(lines)]
     wanted = [
         Translation((line,), (-float(sum(row)),)) for line, row in zip(lines, codes, strict=True)
     ]
     assert transcriber.n_best(codes) == wanted
     assert list(transcriber.n_best_stream(iter(codes), tokens_per_batch=1, read_ahead=2)) == wanted
-    assert transcriber.transcribe([{"codes": row} for row in codes]) == lines
     assert transcriber.transcribe(codes[0][None]) == lines[:1]
     good = tokenizer.encode("two dogs")
     with caplog.at_level(logging.WARNING):
-        texts = transcriber.transcribe([good, [good], "", str(good)])
-    assert texts == ["two dogs", "", "", "two dogs"]
+        texts = transcriber.transcribe([good, [good], "", str(good), {"codes": good}])
+    assert texts == ["two dogs", "", "", "two dogs", "two dogs"]
     assert "line 2 is not transcribed: 'codes' has the shape" in caplog.text
 
 
@@ -433,24 +431,34 @@ def test_good_lines_beside_bad_ones_are_translated(translator_of, tokenizer):
             assert result == expected(tokenizer, line)
 
 
-def test_a_machine_failure_is_the_error_of_each_line(translator):
-    class Gone:
-        def run(self, outputs, feed):
-            raise RuntimeError("CUDA failure 999: unknown error")
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_machine_failure_is_the_error_of_each_line_or_raised(translator, raises):
+    def fail(outputs, feed):
+        raise RuntimeError("CUDA failure 999: unknown error")
 
     translator = copy.copy(translator)
-    translator.session = Gone()
-    errors = [result.error for result in translator.n_best(f"{i} dogs" for i in range(23))]
-    assert len(errors) == 23 and all("CUDA failure 999" in error for error in errors)
-    translator.raises_machine_errors = True
-    with pytest.raises(RuntimeError, match="CUDA failure 999"):
-        translator.n_best(f"{i} dogs" for i in range(23))
+    translator.session = types.SimpleNamespace(run=fail)
+    translator.raises_machine_errors = raises
+    if raises:
+        with pytest.raises(RuntimeError, match="CUDA failure 999"):
+            translator.n_best(f"{i} dogs" for i in range(23))
+    else:
+        found = translator.n_best(f"{i} dogs" for i in range(23))
+        assert ["CUDA failure 999" in result.error for result in found] == [True] * 23
 
 
-@pytest.mark.parametrize("score", [np.nan, -np.inf])
-def test_non_finite_scores_are_an_error(translator_of, score):
-    (result,) = translator_of(score=[score]).n_best(["a man"])
-    assert result.texts == () and "the model gave the scores" in result.error
+@pytest.mark.parametrize(
+    ("score", "found", "error"),
+    [
+        ([np.nan], 0, "the model gave the scores"),
+        ([-np.inf], 0, "the model gave the scores"),
+        ([-0.5, -np.inf], 1, "None"),  # the second hypothesis was not found
+    ],
+)
+def test_scores_that_are_not_finite(translator_of, tokenizer, score, found, error):
+    texts, _ = artefacts.expected_hypotheses(tokenizer, "a man")
+    (result,) = translator_of(score=score).n_best(["a man"])
+    assert result[:2] == (texts[:found], tuple(score[:found])) and error in str(result.error)
 
 
 @pytest.mark.parametrize("maker", [TranslationMaker, GenerationMaker])
@@ -468,12 +476,6 @@ def test_a_text_of_several_sequences_of_pieces_is_there_once(tokenizer, artefact
         assert result.token_ids == (first, tuple(rows[2])) and len(result.full_texts) == 2
     artefact.manifest["inputs"] = [{"name": "seed"}]  # samples stay as they were drawn
     assert maker(artefact).result(row, outputs).texts == ("two dogs", "two dogs", "a man")
-
-
-def test_missing_hypotheses_are_left_out(translator_of, tokenizer):
-    (texts, _) = artefacts.expected_hypotheses(tokenizer, "a man")
-    found = translator_of(score=[-0.5, -np.inf]).n_best(["a man"])
-    assert found == [Translation(texts[:1], (-0.5,))]
 
 
 def test_ids_beyond_the_tokenizer_are_an_error(tmp_path, tokenizer):

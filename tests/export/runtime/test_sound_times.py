@@ -114,16 +114,6 @@ def blocks(first, last, start=None):
     return [(start * 1000 + i * 20, AT_16K[place:][:size]) for i, place in enumerate(starts)]
 
 
-def seconds(found):
-    """Returns the length of a file in seconds, and the greatest memory to read it, in bytes."""
-    data = recordings.matroska(found)
-    tracemalloc.start()
-    count = sum(map(len, read_blocks(data)))
-    most = tracemalloc.get_traced_memory()[1] - len(data)
-    tracemalloc.stop()
-    return count / SAMPLE_RATE, most
-
-
 def speed(factor):
     """Returns eight seconds with time stamps that are too large by a factor."""
     return [(time * factor, samples) for time, samples in blocks(0, 8)]
