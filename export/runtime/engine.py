@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.reader import Artefact, ArtefactError
 from keras_transformer.types import Array
 
 # The limit of threads of a batch, and of batches at a time. Each takes memory.
@@ -35,12 +36,21 @@ class Session(Protocol):
         """Returns the names of the providers, the most preferred first."""
 
 
-def check_threads(name: str, count: int) -> None:
-    """Raises `ValueError` unless `count`, called `name`, is from 1 to `MOST_THREADS`."""
-    if not 1 <= count <= MOST_THREADS:
+def check_threads(name: str, count: int | None) -> None:
+    """Raises `ValueError` unless `count`, called `name`, is `None` or from 1 to `MOST_THREADS`."""
+    if count is not None and not 1 <= count <= MOST_THREADS:
         raise ValueError(
             f"`{name}` must be at least 1, and at most {MOST_THREADS} (16 for each core of this "
             f"machine); got {count}."
+        )
+
+
+def check_same(artefact: Artefact, what: str, found: Any, expected: Any) -> None:
+    """Raises `ArtefactError` unless the model agrees with the manifest."""
+    if found != expected:
+        raise ArtefactError(
+            f"{artefact.model_path} has the {what} {found}, and {signature.MANIFEST_FILE} says "
+            f"{expected}. The files belong to different artefacts: export the model again."
         )
 
 

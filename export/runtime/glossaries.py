@@ -162,17 +162,15 @@ def place_terms(
             texts[number] = result.text
         beginnings = {number: _beginning(texts[number], at) for number, at in places.items()}
         found = search_again(beginnings)
+        kept = {number: result.text for number, result in found.items()}
         replaced = {
             number: beginnings[number] + _rest(texts[number], at)
             for number, at in places.items()
-            if not _follows(found[number].text, beginnings[number], texts[number], at)
+            if not _follows(kept[number], beginnings[number], texts[number], at)
         }
-        again = search_again(replaced) if replaced else {}
+        found, kept = {**found, **(search_again(replaced) if replaced else {})}, kept | replaced
         for number, beginning in beginnings.items():
-            if number in replaced:
-                results[number] = _cut(again[number], replaced[number])
-            else:
-                results[number] = _cut(found[number], found[number].text)
+            results[number] = _cut(found[number], kept[number])
             written[number] = len(beginning)
     return results
 

@@ -13,11 +13,15 @@ from typing import Any
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
-from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.options import default_inputs
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError
-from keras_transformer.export.runtime.engine import LITERT_NAME, ProviderError, check_threads
+from keras_transformer.export.runtime.engine import (
+    LITERT_NAME,
+    ProviderError,
+    check_same,
+    check_threads,
+)
 from keras_transformer.types import Array, StrPath
 
 
@@ -148,8 +152,7 @@ def open_session(
             f"{artefact.folder} was exported for LiteRT, and `providers`, `arena` and `spinning` "
             "are options of ONNX Runtime. Leave them out, or export the model with export_onnx."
         )
-    if threads is not None:
-        check_threads("threads", threads)
+    check_threads("threads", threads)
     manifest = artefact.manifest
     defaults = default_inputs(manifest)
     try:
@@ -168,11 +171,7 @@ def open_session(
         found = [(value["name"], value["dtype"], len(value["axes"])) for value in found]
         if what == "outputs":  # LiteRT does not know the rank of all results of a loop
             described, found = ([value[:2] for value in each] for each in (described, found))
-        if found != described:
-            raise ArtefactError(
-                f"{artefact.model_path} has the {what} {found}, and {signature.MANIFEST_FILE} says "
-                f"{described}. The files belong to different artefacts: export the model again."
-            )
+        check_same(artefact, what, found, described)
     return session
 
 

@@ -76,8 +76,7 @@ class Runner:
         arena: bool = True,
         spinning: bool = True,
     ):
-        if workers is not None:
-            check_threads("workers", workers)
+        check_threads("workers", workers)
         artefact = read_artefact(folder)
         self._arguments = {
             "folder": str(artefact.folder),
@@ -240,14 +239,10 @@ class Runner:
         while window := list(itertools.islice(items, count)):
             rows, refused = self._reader.read(window)
             self._add_options(rows, call, len(window))
-            results = self._run_rows(rows, window, call, tokens_per_batch)
+            results = {index: self._failure(reason) for index, reason in refused.items()}
+            results |= self._run_rows(rows, window, call, tokens_per_batch)
             for index in range(len(window)):
-                if index in results:
-                    yield results[index]
-                elif index in refused:
-                    yield self._failure(refused[index])
-                else:
-                    yield self._result_maker.empty
+                yield results.get(index, self._result_maker.empty)
 
     def _add_options(self, rows: dict[int, Row], call: CallInputs, count: int) -> None:
         """Adds the next values of options that differ by line to the inputs of the rows."""

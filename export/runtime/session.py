@@ -15,6 +15,7 @@ from keras_transformer.export.artefact.reader import Artefact, ArtefactError
 from keras_transformer.export.runtime.engine import (
     CPU,
     ProviderError,
+    check_same,
     check_threads,
     is_small_search,
 )
@@ -86,8 +87,7 @@ def open_session(
         chosen = providers if last else [without_graphs(provider) for provider in providers]
         session, state = open_file(artefact, path, options, chosen)
         sessions.append(session)
-        if state is not None:
-            opened[path.name] = state
+        opened |= state
     session, device = sessions[0], "cuda" if name == CUDA else "cpu"
     if len(sessions) > 1:
         session = StepsSession(*sessions, device, graphs=any(map(records_graphs, providers)))
@@ -95,11 +95,11 @@ def open_session(
     # ONNX Runtime leaves inputs with a default value, the options, out of `get_inputs`.
     for what, values in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
         names = [value.name for value in values]
-        _check_same(artefact, what, names, [value["name"] for value in manifest[what]])
+        check_same(artefact, what, names, [value["name"] for value in manifest[what]])
     for value, entry in zip(session.get_inputs(), manifest["inputs"], strict=True):
         found = _DTYPES.get(value.type, value.type), _sizes(value.shape)
         expected = entry["dtype"], _sizes(entry["axes"])
-        _check_same(artefact, f"input {value.name!r}", found, expected)
+        check_same(artefact, f"input {value.name!r}", found, expected)
     artefact.check_unchanged(opened)
     return session
 
@@ -109,8 +109,8 @@ def open_file(
     path: pathlib.Path,
     options: onnxruntime.SessionOptions,
     providers: list[Any],
-) -> tuple[onnxruntime.InferenceSession, os.stat_result | None]:
-    """Opens one file; returns its session, and its `os.fstat` if this package has read it."""
+) -> tuple[onnxruntime.InferenceSession, dict[str, os.stat_result]]:
+    """Opens one file; returns its session, and its `os.fstat` by name if this package read it."""
     file, name = path.resolve(), _name(providers[0])
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(file.parent)
@@ -140,7 +140,7 @@ def open_file(
             "extra 'serve-gpu' brings them; the driver must be as new as they are); else pass "
             f"providers=[{CPU!r}]."
         )
-    return session, model.opened if model else None
+    return session, {path.name: model.opened} if model else {}
 
 
 def _packing(manifest: dict[str, Any]) -> dict[str, bool]:
@@ -169,8 +169,7 @@ def without_graphs(provider: Any) -> Any:
 
 def session_options(threads: int | None, arena: bool, spinning: bool) -> onnxruntime.SessionOptions:
     """Returns options of a session; raises `ValueError` for `threads`, as `open_session`."""
-    if threads is not None:
-        check_threads("threads", threads)
+    check_threads("threads", threads)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # failures also raise; warnings are for exporters
     options.intra_op_num_threads = threads or 0
@@ -204,15 +203,6 @@ def products_saturate() -> bool:
 def _sizes(axes: list[Any]) -> list[int | None]:
     """Returns the sizes of axes, `None` for free ones."""
     return [axis if isinstance(axis, int) else None for axis in axes]
-
-
-def _check_same(artefact: Artefact, what: str, found: Any, expected: Any) -> None:
-    """Raises `ArtefactError` unless the model agrees with the manifest."""
-    if found != expected:
-        raise ArtefactError(
-            f"{artefact.model_path} has the {what} {found}, and {signature.MANIFEST_FILE} says "
-            f"{expected}. The files belong to different artefacts: export the model again."
-        )
 
 
 def _name(provider: Any) -> str:

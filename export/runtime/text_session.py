@@ -61,8 +61,8 @@ def open_text_model(
     providers = choose_providers(providers, artefact.manifest["precision"])
     register_extensions(options)
     path = artefact.folder / signature.TEXT_MODEL_FILE
-    session, state = open_file(artefact, path, options, providers)
-    artefact.check_unchanged({path.name: state} if state else {})
+    session, opened = open_file(artefact, path, options, providers)
+    artefact.check_unchanged(opened)
     return session
 
 
