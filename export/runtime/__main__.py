@@ -60,38 +60,83 @@ _EPILOG = (
 )
 
 
+# Arguments and options of the command itself; those of a search and of a sound are in groups.
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "folder": {"help": "folder that export_onnx wrote"},
+    "--check": {
+        "action": "store_true",
+        "help": "only check whether this machine can serve the artefact, and on which provider",
+    },
+    "--n-best": {
+        "type": int,
+        "metavar": "N",
+        "help": "write up to N hypotheses or labels of each line, each as: line number, score or "
+        "probability, text, separated by tabs",
+    },
+    "--json": {
+        "action": "store_true",
+        "help": "write one line of JSON for each line, with all fields of the result",
+    },
+    "--seed": {
+        "type": int,
+        "metavar": "N",
+        "help": "seed of sampling, for the same texts at each run",
+    },
+    "--alignments": {
+        "action": "store_true",
+        "help": "write TAB and the alignment after each text, as pairs of source and target word: "
+        "0-0 1-2; the artefact's search must have alignments",
+    },
+    "--stream": {
+        "action": "store_true",
+        "help": "write each text while it is computed; the artefact must have layout='steps'",
+    },
+    "--with-prompt": {
+        "action": "store_true",
+        "help": "write the prompt before its continuation",
+    },
+    "--tokens-per-batch": {
+        "type": int,
+        "default": 2048,
+        "metavar": "N",
+        "help": "tokens read by a batch, padding included (default %(default)s)",
+    },
+    "--read-ahead": {
+        "type": int,
+        "default": 1024,
+        "metavar": "N",
+        "help": "lines that are sorted by length together; 1 answers each line at once "
+        "(default %(default)s)",
+    },
+    "--threads": {
+        "type": int,
+        "metavar": "N",
+        "help": "threads of a batch (default: every core, or one with several workers or a small "
+        "search)",
+    },
+    "--workers": {
+        "type": int,
+        "metavar": "N",
+        "help": "batches at the same time (default: 1, or every core with a small search); for "
+        "many lines on a CPU pass the number of its cores",
+    },
+    "--provider": {
+        "action": "append",
+        "metavar": "NAME",
+        "help": "onnxruntime's execution provider, such as CUDAExecutionProvider; can be repeated",
+    },
+    "--quiet": {"action": "store_true", "help": "no progress bar, no provider line"},
+}
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m keras_transformer.export.runtime",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    add = parser.add_argument
-    add("folder", help="folder that export_onnx wrote")
-    add(
-        "--check",
-        action="store_true",
-        help="only check whether this machine can serve the artefact, and on which provider",
-    )
-    add(
-        "--n-best",
-        type=int,
-        metavar="N",
-        help="write up to N hypotheses or labels of each line, each as: line number, score or "
-        "probability, text, separated by tabs",
-    )
-    add(
-        "--json",
-        action="store_true",
-        help="write one line of JSON for each line, with all fields of the result",
-    )
-    add("--seed", type=int, metavar="N", help="seed of sampling, for the same texts at each run")
-    add(
-        "--alignments",
-        action="store_true",
-        help="write TAB and the alignment after each text, as pairs of source and target word: "
-        "0-0 1-2; the artefact's search must have alignments",
-    )
+    for name, settings in _ARGUMENTS.items():
+        parser.add_argument(name, **settings)
     group = parser.add_argument_group(
         "search", "Options that the artefact takes. Their defaults are the exported values."
     )
@@ -107,48 +152,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="TSV: the target phrase must be in the output where the source phrase is in the line",
     )
     command.add_options(parser)
-    add(
-        "--stream",
-        action="store_true",
-        help="write each text while it is computed; the artefact must have layout='steps'",
-    )
-    add("--with-prompt", action="store_true", help="write the prompt before its continuation")
-    add(
-        "--tokens-per-batch",
-        type=int,
-        default=2048,
-        metavar="N",
-        help="tokens read by a batch, padding included (default %(default)s)",
-    )
-    add(
-        "--read-ahead",
-        type=int,
-        default=1024,
-        metavar="N",
-        help="lines that are sorted by length together; 1 answers each line at once "
-        "(default %(default)s)",
-    )
-    add(
-        "--threads",
-        type=int,
-        metavar="N",
-        help="threads of a batch (default: every core, or one with several workers or a small "
-        "search)",
-    )
-    add(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="batches at the same time (default: 1, or every core with a small search); for many "
-        "lines on a CPU pass the number of its cores",
-    )
-    add(
-        "--provider",
-        action="append",
-        metavar="NAME",
-        help="onnxruntime's execution provider, such as CUDAExecutionProvider; can be repeated",
-    )
-    add("--quiet", action="store_true", help="no progress bar, no provider line")
     options = parser.parse_args(arguments)
     search = [_flag(name) for name in _search_options(options)]
     given = [*_given(options), *search, *(["--json"] if options.json else [])]

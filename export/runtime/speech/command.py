@@ -13,16 +13,39 @@ from keras_transformer.export.runtime.speech.transcriber import Transcriber
 from keras_transformer.export.runtime.speech.transcription import Transcription
 from keras_transformer.export.runtime.speech.transcripts import FORMATS
 
-# Options of a transcription, by their names in `SpeechOptions`.
-_OPTIONS = (
-    "language",
-    "task",
-    "initial_prompt",
-    "condition_on_previous_text",
-    "word_timestamps",
-    "vad_filter",
-)
-_FLAGS = {"condition_on_previous_text": "--no-previous-text"}
+# Options of a transcription, by their names in `SpeechOptions`, with the settings of argparse.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "language": {
+        "metavar": "CODE",
+        "help": "spoken language, such as de (default: detected)",
+    },
+    "task": {"choices": TASKS, "help": "translate writes English (default transcribe)"},
+    "initial_prompt": {
+        "metavar": "TEXT",
+        "help": "text before the sound, such as names to expect",
+    },
+    "word_timestamps": {
+        "action": "store_const",
+        "const": True,
+        "help": "times of words, in the format json",
+    },
+    "vad_filter": {
+        "action": "store_const",
+        "const": True,
+        "help": "leave out pauses of more than two seconds (voice activity detection)",
+    },
+    "condition_on_previous_text": {
+        "action": "store_const",
+        "const": False,
+        "help": "decode each window of 30 s alone, not as the continuation of the text before",
+    },
+}
+
+
+def _flag(name: str) -> str:
+    if name == "condition_on_previous_text":
+        return "--no-previous-text"
+    return f"--{name.replace('_', '-')}"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -31,30 +54,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "sound", nargs="?", help="a sound file, for Whisper models; instead of standard input"
     )
     group = parser.add_argument_group("sound", "Options for a sound file.")
-    add = group.add_argument
-    add("--format", choices=FORMATS, help="transcript format (default txt); json has all values")
-    add("--language", metavar="CODE", help="spoken language, such as de (default: detected)")
-    add("--task", choices=TASKS, help="translate writes English (default transcribe)")
-    add("--initial-prompt", metavar="TEXT", help="text before the sound, such as names to expect")
-    add(
-        "--word-timestamps",
-        action="store_const",
-        const=True,
-        help="times of words, in the format json",
-    )
-    add(
-        "--vad-filter",
-        action="store_const",
-        const=True,
-        help="leave out pauses of more than two seconds (voice activity detection)",
-    )
-    add(
-        _FLAGS["condition_on_previous_text"],
-        dest="condition_on_previous_text",
-        action="store_const",
-        const=False,
-        help="decode each window of 30 s alone, not as the continuation of the text before",
-    )
+    formats = "transcript format (default txt); json has all values"
+    group.add_argument("--format", choices=FORMATS, help=formats)
+    for name, settings in _OPTIONS.items():
+        group.add_argument(_flag(name), dest=name, **settings)
 
 
 def check_options(
@@ -68,7 +71,7 @@ def check_options(
         others: the options for lines that were passed.
     """
     given = [name for name in ("format", *_OPTIONS) if getattr(options, name) is not None]
-    flags = [_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in given]
+    flags = list(map(_flag, given))
     if options.sound is not None and others:
         parser.error(f"{', '.join(others)}: not with a sound file")
     if options.sound is None and flags:
