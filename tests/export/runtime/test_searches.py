@@ -202,9 +202,7 @@ def test_equal_prompts_get_equal_texts_and_calls_without_a_seed_differ(sampling)
     assert len({texts[0] for texts in calls}) > 1
 
 
-def test_prompt_and_continuation_are_decoded_together(tokenizer, sampling, runners):
-    (result,) = sampling.n_best(["two dogs"], seed=0)  # the model repeats the prompt
-    assert (result.text, result.full_text) == ("two dogs", "two dogs two dogs")
+def test_prompt_and_continuation_are_decoded_together(tokenizer, runners):
     ids = [BEGIN_ID, *tokenizer.encode("two dogs run")]
     (result,) = runners["generate"].n_best(["two dogs run"])
     assert (result.texts[1], len(result.texts), result.error) == ("two dogs run", 2, None)
@@ -265,34 +263,40 @@ def test_a_stream_is_read_no_further_than_read_ahead(translator):
         assert operator.length_hint(lines) == 9 * len(artefacts.LINES) - read
 
 
-def test_workers_compute_batches_at_the_same_time_and_keep_their_order(folder, tokenizer):
-    translator = Translator(folder, workers=3)
-    assert translator.session.get_session_options().intra_op_num_threads == 1
-    translator.session = Meeting(translator.session, 3)
-    lines = artefacts.LINES * 3  # the barrier lets groups of three pass
-    results = translator.n_best(lines, tokens_per_batch=1)
-    assert results == [expected(tokenizer, line) for line in lines]
+ONE = artefacts.LINES[:1]
 
 
-def test_a_small_search_has_one_thread_and_divides_a_batch(folder, tokenizer, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 3)
-    translator = Translator(folder)
-    assert translator.session.get_session_options().intra_op_num_threads == 1
-    translator.session = Meeting(translator.session, 3)
-    line = artefacts.LINES[0]
-    assert translator.n_best([line] * 7) == [expected(tokenizer, line)] * 7
-
-
-@pytest.mark.parametrize(("options", "small", "threads"), [({"threads": 2}, 2**25, 2), ({}, 0, 0)])
-def test_given_threads_and_large_searches_compute_one_batch_at_a_time(
-    folder, monkeypatch, options, small, threads
+@pytest.mark.parametrize(
+    ("options", "small", "lines", "tokens_per_batch", "threads", "at_once", "batches"),
+    [
+        ({"workers": 3}, 2**25, artefacts.LINES * 3, 1, 1, 3, 15),  # groups of three meet
+        ({}, 2**25, ONE * 7, 2048, 1, 3, 3),
+        ({"threads": 2}, 2**25, artefacts.LINES, 2048, 2, 1, 1),
+        ({}, 0, artefacts.LINES, 2048, 0, 1, 1),
+    ],
+    ids=["workers", "small search", "threads", "large search"],
+)
+def test_workers_and_small_searches_compute_several_batches_at_the_same_time(
+    folder,
+    tokenizer,
+    monkeypatch,
+    options,
+    small,
+    lines,
+    tokens_per_batch,
+    threads,
+    at_once,
+    batches,
 ):
+    """Workers take whole batches, a small search divides one. Results keep their order."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
     monkeypatch.setattr(engine, "SMALL_BYTES", small)
     translator = Translator(folder, **options)
     assert translator.session.get_session_options().intra_op_num_threads == threads
-    translator.session = Meeting(translator.session, 1)
-    translator.translate(artefacts.LINES)
-    assert translator.session.batches == 1
+    translator.session = Meeting(translator.session, at_once)
+    results = translator.n_best(lines, tokens_per_batch)
+    assert results == [expected(tokenizer, line) for line in lines]
+    assert translator.session.batches == batches
 
 
 @pytest.mark.full

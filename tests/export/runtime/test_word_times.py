@@ -93,11 +93,10 @@ def test_words_equal_plain_loops(prefix):
     weights = weights - weights.mean(axis=1, keepdims=True)
     weights = weights / weights.std(axis=1, keepdims=True)
     starts = 0.02 * np.array(path_starts(medians(weights).mean(axis=0)[prefix:-1]))
+    found = [(word.start, word.end, word.probability) for word in words]
+    probabilities = np.exp(log_probs[prefix : prefix + 4])
     assert [word.text for word in words] == [" a", " b", " c", " d"]
-    np.testing.assert_allclose([word.start for word in words], starts[:-1], atol=1e-9)
-    np.testing.assert_allclose([word.end for word in words], starts[1:], atol=1e-9)
-    expected = np.exp(log_probs[prefix : prefix + 4])
-    np.testing.assert_allclose([word.probability for word in words], expected, rtol=1e-6)
+    np.testing.assert_allclose(found, np.c_[starts[:-1], starts[1:], probabilities], rtol=1e-6)
     assert median == pytest.approx(min(LONGEST_MEDIAN, np.median(np.diff(starts))))
 
 
