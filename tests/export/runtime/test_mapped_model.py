@@ -91,7 +91,7 @@ def test_the_graph_refers_to_its_weights_in_the_file(made):
     for graph in graphs(model.graph):
         tensor = graph.initializer[0]
         assert tensor.data_location == TensorProto.EXTERNAL
-    onnx.load_external_data_for_model(model, path.parent)
+    onnx.load_external_data_for_model(model, str(path.parent))
     for graph in graphs(model.graph):
         graph.initializer[0].ClearField("data_location")
     assert model == onnx.load_from_string(data)
