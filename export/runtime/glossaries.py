@@ -116,8 +116,7 @@ def place_in_rows(
         return run(again)
 
     lines = {number: text_of(items[number]) for number in rows}
-    glossary_of = {number: by_line[number] for number in rows}
-    return place_terms(lines, results, glossary_of, prefixes, search_again)
+    return place_terms(lines, results, dict(enumerate(by_line)), prefixes, search_again)
 
 
 def place_terms(

@@ -102,10 +102,10 @@ class MappedModel:
         Returns:
             Dict of the `OrtValue`s. Keep it as long as the session.
         """
-        make = onnxruntime.OrtValue.ortvalue_from_numpy
-        values = {name: make(array) for name, array in self.body_weights.items()}
-        for name, value in values.items():
-            options.add_initializer(name, value)
+        make, values = onnxruntime.OrtValue.ortvalue_from_numpy, {}
+        for name, array in self.body_weights.items():
+            values[name] = make(array)
+            options.add_initializer(name, values[name])
         return values
 
     @contextlib.contextmanager

@@ -173,8 +173,7 @@ score 0 |
 
     def _reader_and_result_maker(self, artefact: Artefact) -> tuple[InputReader, ResultMaker]:
         self._check(artefact)
-        reader = LineReader(artefact, end=(END_ID,))  # as in training
-        return reader, TranslationMaker(artefact)
+        return LineReader(artefact, end=(END_ID,)), TranslationMaker(artefact)  # as in training
 
     def translate(
         self, lines: Iterable[str | bytes], tokens_per_batch: int = 2048, **options: Any
@@ -359,8 +358,7 @@ class Generator(SearchRunner):
 
     def _reader_and_result_maker(self, artefact: Artefact) -> tuple[InputReader, ResultMaker]:
         self._check(artefact)
-        reader = LineReader(artefact, begin=(BEGIN_ID,))
-        return reader, GenerationMaker(artefact)
+        return LineReader(artefact, begin=(BEGIN_ID,)), GenerationMaker(artefact)
 
     def generate(
         self,

@@ -176,12 +176,15 @@ def session_options(threads: int | None, arena: bool, spinning: bool) -> onnxrun
     options.enable_cpu_mem_arena = arena
     # ONNX Runtime keeps a pattern for each shape. Here almost every batch has a new shape.
     options.enable_mem_pattern = False
-    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-    options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS))
-    exact = str(int(products_saturate()))
-    options.add_session_config_entry("session.x64quantprecision", exact)
-    # Records the provider of each node: a provider can be available and still run no node.
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    entries = {
+        "session.intra_op.allow_spinning": int(spinning),
+        "session.intra_op.spin_duration_us": SPIN_MICROSECONDS,
+        "session.x64quantprecision": int(products_saturate()),
+        # Records the provider of each node: a provider can be available and still run no node.
+        "session.record_ep_graph_assignment_info": 1,
+    }
+    for name, value in entries.items():
+        options.add_session_config_entry(name, str(value))
     return options
 
 

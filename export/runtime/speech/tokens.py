@@ -106,8 +106,7 @@ class SpeechTokens:
         self._tokenizer, self._ids = tokenizer, tokenizer.added_ids
         self.first_time: int = self._id("<|notimestamps|>") + 1
         names = {id: name.strip("<|>") for name, id in self._ids.items()}
-        known = search["config"]["languages"]
-        self.languages: dict[str, int] = {names[id]: id for id in known}
+        self.languages: dict[str, int] = {names[id]: id for id in search["config"]["languages"]}
         self._first_special = min(id for id in self._ids.values() if id > END_ID)
 
     def _id(self, name: str) -> int:
