@@ -102,5 +102,4 @@ class GlossaryRunner(SearchRunner):
         results = run(rows)
         if call.glossaries is None:
             return results
-        tokenizer = self.target_tokenizer
-        return place_in_rows(rows, items, results, call.glossaries, tokenizer, run)
+        return place_in_rows(rows, items, results, call.glossaries, self.target_tokenizer, run)

@@ -51,8 +51,7 @@ class DetailsMaker:
         if TOKEN_SCORES in outputs:
             scores = outputs[TOKEN_SCORES][: len(ids)]
             found["token_scores"] = tuple(scores.tolist())
-            word_scores = np.bincount(numbers, scores[is_text], count)
-            found["word_scores"] = tuple(word_scores.tolist())
+            found["word_scores"] = tuple(np.bincount(numbers, scores[is_text], count).tolist())
         if ALIGNMENTS in outputs:
             weights = found["weights"] = outputs[ALIGNMENTS][: len(ids)]
             if len(source_ids):
@@ -133,8 +132,7 @@ def _next_tokens(search: Search, ids: list[int]) -> list[tuple[float, int]]:
     found, scores = search([ids] * len(lengths), **plain)
     exists = scores[0] > -np.inf
     log_probs = scores[0, exists] - (scores[1, 0] if ids else 0)
-    tokens = found[0, exists, len(ids)]
-    return list(zip(log_probs.tolist(), tokens.tolist(), strict=True))
+    return list(zip(log_probs.tolist(), found[0, exists, len(ids)].tolist(), strict=True))
 
 
 def _word_at(tokenizer: Tokenizer, words: PieceWords, ids: Sequence[Any] | Ids, place: int) -> str:

@@ -20,8 +20,7 @@ CPU_ONLY = f"verdict: serves on {CPU} only (--provider {CPU}): the best, {CUDA},
 
 def run(capsys, *arguments):
     """Runs `--check` in this process and returns exit status and output."""
-    status = cli.main(["--check", *map(str, arguments)])
-    return status, capsys.readouterr().out
+    return cli.main(["--check", *map(str, arguments)]), capsys.readouterr().out
 
 
 # Made-up inputs
@@ -105,8 +104,7 @@ def test_a_provider_that_fails_to_run_is_no_provider_that_serves(folder, capsys,
 
 
 def test_float16_is_not_tried_on_the_cpu(tmp_path, tokenizer, capsys):
-    folder = artefacts.write(tmp_path, tokenizer, precision="float16")
-    status, output = run(capsys, folder)
+    status, output = run(capsys, artefacts.write(tmp_path, tokenizer, precision="float16"))
     assert status == 2 and output.startswith(f"{CUDA} cannot serve: ")
     assert output.count("\n") == 2 and output.endswith("verdict: cannot serve here\n")
 

@@ -78,8 +78,7 @@ def test_an_answer_is_no_longer_than_allowed(most, expected):
     passage = Passage("two dogs run", [(0, 3), (3, 8), (8, 12)], slice(2, 5))
     outputs = {"start": np.float32([9, 9, 3, 2, 0, 9]), "end": np.float32([9, 9, 0, 5, 1, 9])}
     row = Row({}, 6, length=6, passage=passage)
-    result = export.QuestionAnswering(most).result(row, outputs)
-    assert result[:3] == expected
+    assert export.QuestionAnswering(most).result(row, outputs)[:3] == expected
 
 
 KINDS = export.Classification(["n", "y"])

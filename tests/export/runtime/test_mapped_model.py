@@ -77,8 +77,7 @@ def check_weights(found, expected):
 
 
 def check_outputs(session, x, expected):
-    found = session.run(None, {"x": x})[0]
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_graph_refers_to_its_weights_in_the_file(made):
@@ -89,8 +88,7 @@ def test_the_graph_refers_to_its_weights_in_the_file(made):
     check_weights(mapped.body_weights, in_bodies)
     model = onnx.load_from_string(mapped.graph)
     for graph in graphs(model.graph):
-        tensor = graph.initializer[0]
-        assert tensor.data_location == TensorProto.EXTERNAL
+        assert graph.initializer[0].data_location == TensorProto.EXTERNAL
     onnx.load_external_data_for_model(model, str(path.parent))
     for graph in graphs(model.graph):
         graph.initializer[0].ClearField("data_location")

@@ -88,8 +88,7 @@ def test_a_term_takes_the_place_of_the_word_aligned_to_its_phrase(
 
 
 def test_words_in_another_order_are_found_by_their_attention():
-    found = placed("red hat", "Hut rote", {"red": "gelbe"}, order=[1, 0])
-    assert found.text == "Hut gelbe"
+    assert placed("red hat", "Hut rote", {"red": "gelbe"}, order=[1, 0]).text == "Hut gelbe"
 
 
 @pytest.mark.parametrize(

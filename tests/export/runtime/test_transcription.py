@@ -255,8 +255,7 @@ def test_features_of_a_file_match_the_layer(sound):
 
 def test_a_long_file_is_read_in_windows_of_constant_size(tmp_path):
     path = tmp_path / "long.wav"
-    samples = np.tile(noise(10), 9)
-    soundfile.write(path, samples, 16_000)
+    soundfile.write(path, np.tile(noise(10), 9), 16_000)
     reader = FeatureReader(path, 5)
     assert reader.duration == 90
     for start in range(0, reader.frames, 1700):
