@@ -1,26 +1,37 @@
-"""Fixtures of the runtime tests: predictors of small artefacts, and a CUDA that falls back."""
+"""Fixtures of the runtime tests: small artefacts, their predictors, and a CUDA that falls back."""
 
 import functools
 
 import onnxruntime
 import pytest
-from helpers import head_artefacts
+from helpers import array_search, head_artefacts, seeded_artefact
 
 from keras_transformer.export.runtime import Predictor
 from keras_transformer.export.runtime.session import CPU, CUDA
 
 
 @pytest.fixture(scope="package")
-def served(tokenizer, tmp_path_factory):
-    """Returns a function from a name in `head_artefacts` to its `Predictor`, made once."""
+def made(tokenizer, tmp_path_factory):
+    """Returns a function from a name to the folder of its artefact. Tests must not change it.
+
+    The names are "sample", "transcribe", and the keys of `head_artefacts.MODELS`.
+    """
+    searches = {"sample": seeded_artefact, "transcribe": array_search}
 
     @functools.cache
-    def serve(name):
-        read = None if name == "series" else tokenizer
-        folder = head_artefacts.write(tmp_path_factory.mktemp(name), read, name)
-        return Predictor(folder, threads=1)
+    def folder(name):
+        path = tmp_path_factory.mktemp(name)
+        if name in searches:
+            return searches[name].write(path, tokenizer)
+        return head_artefacts.write(path, None if name == "series" else tokenizer, name)
 
-    return serve
+    return folder
+
+
+@pytest.fixture(scope="package")
+def served(made):
+    """Returns a function from a name in `head_artefacts` to its `Predictor`, made once."""
+    return functools.cache(lambda name: Predictor(made(name), threads=1))
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The command line: options, streams, exit statuses, and the output of each task."""
 
-import functools
 import io
 import itertools
 import json
@@ -13,14 +12,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import (
-    array_search,
-    artefacts,
-    exports,
-    head_artefacts,
-    runtime_process,
-    seeded_artefact,
-)
+from helpers import artefacts, exports, runtime_process
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from keras_transformer.export.runtime import open_runner
@@ -66,21 +58,6 @@ def answered(command):
         return output.removesuffix("\n").split("\n")
 
     return run
-
-
-@pytest.fixture(scope="module")
-def made(tokenizer, tmp_path_factory):
-    """Returns a function from a name to the folder of its artefact, made once."""
-    searches = {"generate": seeded_artefact, "transcribe": array_search}
-
-    @functools.cache
-    def folder(name):
-        path, read = tmp_path_factory.mktemp(name), None if name == "series" else tokenizer
-        if name in searches:
-            return searches[name].write(path, tokenizer)
-        return head_artefacts.write(path, read, name)
-
-    return folder
 
 
 # Lines
@@ -167,15 +144,15 @@ def test_json_holds_every_field_of_a_result(made, answered):
     rows = answered(LINES, made("answer"), "--json")
     results = open_runner(made("answer")).predict(LINES)
     assert [json.loads(row) for row in rows] == [result._asdict() for result in results]
-    (row,) = answered(["two dogs"], made("generate"), "--json", "--seed", 3, "--with-prompt")
-    (result,) = open_runner(made("generate")).n_best(["two dogs"], seed=3)
+    (row,) = answered(["two dogs"], made("sample"), "--json", "--seed", 3, "--with-prompt")
+    (result,) = open_runner(made("sample")).n_best(["two dogs"], seed=3)
     assert {**json.loads(row), "details": []} == json.loads(json.dumps(result._asdict()))
     (row,) = answered([""], made("embed"), "--json")
     assert json.loads(row) == {"vector": None, "error": None}
 
 
 def test_a_prompt_is_continued(made, answered):
-    lines, folder = ["two dogs", "a man"], made("generate")
+    lines, folder = ["two dogs", "a man"], made("sample")
     results = open_runner(folder).n_best(lines, seed=0)
     assert answered(lines, folder, "--seed", 0) == lines
     full = [result.full_text for result in results]
@@ -259,11 +236,11 @@ def test_a_stream_that_fails_ends_its_line(command, monkeypatch, error, status, 
         ("tag", "--n-best 2", "--n-best goes with the tasks translate, generate, transcribe, cl"),
         ("classify", "--n-best 2 --json", "--json writes all hypotheses and labels"),
         ("classify", "--stream", "--stream goes with the tasks translate, generate"),
-        ("generate", "--stream --n-best 2", "--stream writes texts: leave out --n-best"),
-        ("generate", "--stream", "error: .* has its search in one file.*layout='steps'"),
-        ("generate", "--terms x", "error: 'terms' was passed, but .* takes the options"),
-        ("generate", "--seed -1", "--seed must be at least 0 and at most 2147483646, got -1"),
-        ("generate", "--seed x", "argument --seed: invalid int value"),
+        ("sample", "--stream --n-best 2", "--stream writes texts: leave out --n-best"),
+        ("sample", "--stream", "error: .* has its search in one file.*layout='steps'"),
+        ("sample", "--terms x", "error: 'terms' was passed, but .* takes the options"),
+        ("sample", "--seed -1", "--seed must be at least 0 and at most 2147483646, got -1"),
+        ("sample", "--seed x", "argument --seed: invalid int value"),
         ("", "--check a --n-best 2", "--check answers no lines: leave out --n-best"),
         ("", "--check a --json", "--check answers no lines: leave out --json"),
         ("", "--check a --seed 0 --with-prompt", "leave out --seed, --with-prompt"),

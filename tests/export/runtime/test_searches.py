@@ -11,7 +11,7 @@ import types
 
 import numpy as np
 import pytest
-from helpers import array_search, artefacts, head_artefacts, runtime_process, seeded_artefact
+from helpers import artefacts, runtime_process, seeded_artefact
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,16 +39,11 @@ TOO_LONG = "dogs " * (artefacts.SOURCE_LIMIT + 1)
 
 
 @pytest.fixture(scope="module")
-def folders(folder, tokenizer, tmp_path_factory):
-    """Writes an artefact for each kind of search."""
-    path = tmp_path_factory.mktemp("searches")
-    return {
-        "translate": folder,
-        "sample": seeded_artefact.write(path / "sample", tokenizer),
-        "generate": artefacts.write(path / "generate", tokenizer, task="generate"),
-        "transcribe": array_search.write(path / "transcribe", tokenizer),
-        "classify": head_artefacts.write(path / "classify", tokenizer, "classify"),
-    }
+def folders(folder, made, tokenizer, tmp_path_factory):
+    """The folders of an artefact for each kind of search, and of one without."""
+    generate = artefacts.write(tmp_path_factory.mktemp("generate"), tokenizer, task="generate")
+    others = {name: made(name) for name in ("sample", "transcribe", "classify")}
+    return {"translate": folder, "generate": generate, **others}
 
 
 @pytest.fixture(scope="module")

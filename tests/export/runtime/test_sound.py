@@ -216,14 +216,10 @@ def test_numbers_in_a_list_are_no_sound():
 # Voice activity
 
 
-class Loud:
-    """A detector that takes loud samples for speech."""
-
-    def chunk_samples(self):
-        return 512
-
-    def process_samples(self, samples):
-        return float(max(samples) > 0.1)
+# A detector that takes loud samples for speech.
+LOUD = types.SimpleNamespace(
+    chunk_samples=lambda: 512, process_samples=lambda samples: float(max(samples) > 0.1)
+)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +236,7 @@ def test_parts_begin_above_one_threshold_and_end_below_the_other(probabilities, 
 
 
 def test_parts_have_margins_their_samples_and_times_of_the_whole_sound(monkeypatch):
-    monkeypatch.setattr(voice_activity, "_detector", Loud)
+    monkeypatch.setattr(voice_activity, "_detector", lambda: LOUD)
     pauses_and_parts = (5, 3, 2.5, 33, 1, 4, 7)
     samples = np.concatenate(
         [np.full(round(SAMPLE_RATE * x), 0.5 * (i % 2)) for i, x in enumerate(pauses_and_parts)]
