@@ -1,8 +1,10 @@
 """Mapped models: the graph is read without its weights, which stay in the model's file."""
 
+import itertools
 import os
 import pathlib
 import platform
+import re
 import sys
 
 import numpy as np
@@ -39,12 +41,8 @@ outer ({VECTOR} x) => ({VECTOR} y) {{
 
 def graphs(graph):
     """Returns `graph` and its subgraphs."""
-    found = [graph]
-    for node in graph.node:
-        for item in node.attribute:
-            if item.HasField("g"):
-                found += graphs(item.g)
-    return found
+    inner = [item.g for node in graph.node for item in node.attribute if item.HasField("g")]
+    return [graph, *itertools.chain.from_iterable(map(graphs, inner))]
 
 
 @pytest.fixture
@@ -194,14 +192,10 @@ def test_a_file_that_is_cut_while_it_is_read_is_an_error(made):
 
 def resident(path):
     """Returns the kilobytes of this mapped file that are in memory."""
-    size, found = 0, False
-    for line in pathlib.Path("/proc/self/smaps").read_text("utf-8").splitlines():
-        first, *rest = line.split()
-        if not first.endswith(":"):
-            found = rest[-1:] == [str(path)]
-        elif first == "Rss:" and found:
-            size += int(rest[0])
-    return size
+    mappings = pathlib.Path("/proc/self/smaps").read_text("utf-8")
+    # A line with the path, and lines of numbers.
+    found = re.findall(rf" {re.escape(str(path))}\n(?:\w+: .*\n)*?Rss: +(\d+)", mappings)
+    return sum(map(int, found))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux' list of mapped files")
