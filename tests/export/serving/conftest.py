@@ -37,3 +37,9 @@ def running(folder, seeded_folder, log):
     )
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def anyio_backend():
+    """The event loop of tests that are coroutine functions, marked `anyio`."""
+    return "asyncio"

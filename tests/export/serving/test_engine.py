@@ -139,8 +139,9 @@ def test_sessions_are_consistent_if_the_artefact_changes_during_opening(replaced
     assert engine.describe().version == Translator(folder).manifest["checksum"][:12]
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("copies, sessions", [(9, 3), (2.5, 2), (0.5, 1)])
-def test_workers_have_separate_sessions_within_the_memory_limit(
+async def test_workers_have_separate_sessions_within_the_memory_limit(
     folder, monkeypatch, copies, sessions
 ):
     translator = Translator(folder)
@@ -155,14 +156,10 @@ def test_workers_have_separate_sessions_within_the_memory_limit(
 
     monkeypatch.setattr(Translator, "results", recorded)
 
-    async def use():
-        pool = LocalPool(folder, 3, threads=1)
-        await pool.open()
-        batches = await asyncio.gather(*(pool.run_batch(artefacts.LINES) for _ in range(3)))
-        await pool.close()
-        return batches
-
-    batches = asyncio.run(use())
+    pool = LocalPool(folder, 3, threads=1)
+    await pool.open()
+    batches = await asyncio.gather(*(pool.run_batch(artefacts.LINES) for _ in range(3)))
+    await pool.close()
     monkeypatch.undo()
     expected = translator.n_best(artefacts.LINES)
     assert all(batch.results == expected for batch in batches)
