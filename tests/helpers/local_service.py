@@ -1,7 +1,9 @@
 """A service in this process for tests, with a pool whose batches can be held back."""
 
 import asyncio
+import contextlib
 import http.client
+import json
 import math
 import socket
 import threading
@@ -36,6 +38,15 @@ class Pool(LocalPool):
         self.gate.set()
         self.parts, self.most_steps = [], math.inf
 
+    @contextlib.contextmanager
+    def held(self):
+        """Holds batches back within the block."""
+        self.gate.clear()
+        try:
+            yield
+        finally:
+            self.gate.set()
+
     async def open(self):
         description = await super().open()
         self.measure = self._own_measure or self.measure
@@ -63,7 +74,7 @@ class Pool(LocalPool):
 
 
 class Running:
-    """Models behind HTTP, in a thread with its own event loop.
+    """Models behind HTTP, in a thread with its own event loop, until `stop` or the block ends.
 
     Args:
         pools: dict from names to `Pool`.
@@ -73,24 +84,32 @@ class Running:
         server: more arguments of `run_server`.
 
     Attributes:
+        pools, log: as above.
         port: int.
         models: the service's `Models`.
     """
 
     def __init__(self, pools, limits=None, log=None, drain_seconds=60, clients=None, **server):
-        self._pools, self._up = pools, threading.Event()
-        self._arguments = limits or Limits(), log, drain_seconds, clients, server
+        self.pools, self.log, self._up = pools, log, threading.Event()
+        self._arguments = limits or Limits(), drain_seconds, clients, server
         self.answered = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
         assert self._up.wait(120)
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        if self._thread.is_alive():
+            self.stop()
+
     async def _run(self):
-        limits, log, drain_seconds, clients, server = self._arguments
+        limits, drain_seconds, clients, server = self._arguments
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        metrics = Metrics(log)
+        metrics = Metrics(self.log)
         self.models = Models(limits, metrics, clients)
-        for name, pool in self._pools.items():
+        for name, pool in self.pools.items():
             self.models.add(name, pool, await pool.open())
         with socket.create_server(("127.0.0.1", 0)) as opened:
             self.answered = await run_server(
@@ -117,6 +136,17 @@ class Running:
             return response.status, response.headers, response.read()
         finally:
             connection.close()
+
+    def openai(self, key="-"):
+        """Returns a client of the package `openai`."""
+        import openai
+
+        address = f"http://127.0.0.1:{self.port}/v1"
+        return openai.OpenAI(base_url=address, api_key=key, max_retries=0)
+
+    def rows(self):
+        """Returns the rows of the log."""
+        return [json.loads(row) for row in self.log.getvalue().splitlines()]
 
     def metric(self, name):
         """Returns a metric of `/metrics` without labels."""

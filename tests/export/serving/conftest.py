@@ -1,5 +1,6 @@
 """Fixtures of the service tests: artefacts with known answers, and services that run them."""
 
+import contextlib
 import io
 
 import pytest
@@ -19,24 +20,28 @@ def local(folder):
 @pytest.fixture(scope="module")
 def small(local, request):
     """A service with the limits `SMALL` of the test module."""
-    made = local_service.Running({"en-de": local}, request.module.SMALL)
-    yield made
-    made.stop()
+    with local_service.Running({"en-de": local}, request.module.SMALL) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
-def log():
-    return io.StringIO()
-
-
-@pytest.fixture(scope="module")
-def running(folder, seeded_folder, log):
+def running(folder, seeded_folder):
     """A service with a translator `en-de` and a generator `story`."""
-    made = local_service.Running(
-        {"en-de": local_service.Pool(folder), "story": local_service.Pool(seeded_folder)}, log=log
-    )
-    yield made
-    made.stop()
+    pools = {"en-de": local_service.Pool(folder), "story": local_service.Pool(seeded_folder)}
+    with local_service.Running(pools, log=io.StringIO()) as made:
+        yield made
+
+
+@pytest.fixture
+def start(folder):
+    """A function that starts a service of a translator, until the end of the test."""
+    with contextlib.ExitStack() as stack:
+
+        def started(limits=None, measure=None, **options):
+            pools = {"en-de": local_service.Pool(folder, measure)}
+            return stack.enter_context(local_service.Running(pools, limits, **options))
+
+        yield started
 
 
 @pytest.fixture(scope="session")

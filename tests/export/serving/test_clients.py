@@ -7,10 +7,12 @@ import io
 import json
 import ssl
 import subprocess
+import urllib.parse
 
+import openai
 import pytest
 from helpers import local_service
-from helpers.service_requests import LINE, infer, wait_for
+from helpers.service_requests import FORM, INFER, JSON, LINE, ask, infer, wait_for
 from libretranslatepy import LibreTranslateAPI
 
 from keras_transformer.export.runtime import Translator
@@ -21,9 +23,6 @@ from keras_transformer.export.serving.protocols import libretranslate
 from keras_transformer.export.serving.refusals import Busy, Unauthorized
 
 KEY, OTHER = "kt-4f1b6c0f8f2a49d8", "kt-9d0e7a2b6c514b33"
-INFER = json.dumps(infer())
-JSON = {"Content-Type": "application/json"}
-FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 TEXT = {"q": "two dogs", "source": "en", "target": "de"}
 
 
@@ -38,47 +37,52 @@ def keys(tmp_path_factory):
 def locked(folder, seeded_folder, keys):
     """A service that needs keys."""
     pools = {"en-de": local_service.Pool(folder), "story": local_service.Pool(seeded_folder)}
-    made = local_service.Running(pools, clients=Clients(read_keys(keys)))
-    yield made
-    made.stop()
+    clients = Clients(read_keys(keys))
+    with local_service.Running(pools, log=io.StringIO(), clients=clients) as made:
+        yield made
 
 
 ENDPOINTS = {
-    "lines": ("POST", "/lines/en-de", LINE, {}),
-    "v2": ("POST", "/v2/models/en-de/infer", INFER, JSON),
-    "v2 metadata": ("GET", "/v2/models/en-de", None, {}),
-    "v2 ready": ("GET", "/v2/models/en-de/ready", None, {}),
-    "v2 server": ("GET", "/v2", None, {}),
-    "completions": ("POST", "/v1/completions", '{"model": "story", "prompt": "one"}', JSON),
-    "models": ("GET", "/v1/models", None, {}),
-    "translate": ("POST", "/translate", json.dumps(TEXT), JSON),
+    "lines": ("POST", "/lines/en-de", LINE),
+    "v2": ("POST", INFER, json.dumps(infer())),
+    "v2 metadata": ("GET", "/v2/models/en-de", None),
+    "v2 ready": ("GET", "/v2/models/en-de/ready", None),
+    "v2 server": ("GET", "/v2", None),
+    "completions": ("POST", "/v1/completions", '{"model": "story", "prompt": "one"}'),
+    "models": ("GET", "/v1/models", None),
+    "translate": ("POST", "/translate", json.dumps(TEXT)),
 }
 
 
 @pytest.mark.parametrize("name", ENDPOINTS)
 def test_each_endpoint_needs_a_key(locked, name):
-    method, path, body, headers = ENDPOINTS[name]
-    wrong = [f"Bearer {KEY}x", f"Bearer {KEY} {KEY}", "Bearer é", f"Basic {KEY}", KEY, "Bearer"]
-    for given in [None, *wrong]:
-        more = {"Authorization": given} if given else {}
-        status, found, answer = locked.request(method, path, body, headers | more)
+    method, path, body = ENDPOINTS[name]
+    for given, reason in (
+        ({}, "The request has no key"),
+        *(
+            ({"Authorization": key}, "The key of the request is wrong")
+            for key in (f"Bearer {KEY}x", f"Bearer {KEY} {KEY}", "Bearer é")
+        ),
+        *(
+            ({"Authorization": key}, "The request has no key")
+            for key in (f"Basic {KEY}", KEY, "Bearer")
+        ),
+    ):
+        headers = {"Content-Type": JSON, **given}
+        status, found, answer = locked.request(method, path, body, headers)
         assert status == 401 and found["WWW-Authenticate"] == "Bearer"
         error = json.loads(answer)["error"]
         error = error["message"] if path.startswith("/v1/") else error
-        is_wrong = (given or "").startswith("Bearer ")
-        assert error.startswith(
-            "The key of the request is wrong" if is_wrong else "The request has"
-        )
+        assert error.startswith(reason)
         assert "'Authorization: Bearer KEY'" in error and "api_key" in error
-    for key in (KEY, OTHER):
-        for scheme in ("Bearer", "bearer"):
-            more = {"Authorization": f"{scheme} {key}"}
-            assert locked.request(method, path, body, headers | more)[0] == 200
+    for key in (f"Bearer {KEY}", f"bearer {KEY}", f"Bearer {OTHER}"):
+        headers = {"Content-Type": JSON, "Authorization": key}
+        assert locked.request(method, path, body, headers)[0] == 200
 
 
 def test_sound_and_unknown_addresses_need_a_key(locked):
     for path in ("/v1/audio/transcriptions", "/nothing", "/live/x", "//live", "/metrics/", "/LIVE"):
-        assert locked.request("POST", path, b"x")[0] == 401
+        assert ask(locked, path, b"x")[0] == 401
 
 
 def test_health_metrics_and_languages_need_no_key(locked):
@@ -86,72 +90,71 @@ def test_health_metrics_and_languages_need_no_key(locked):
         assert locked.request("GET", path)[0] == 200
 
 
-@pytest.mark.parametrize("kind", ["json", "form", "query", "multipart"])
-def test_the_key_may_be_a_field_of_libretranslate(locked, folder, kind):
-    expected = Translator(folder).translate([TEXT["q"]])[0]
+def multipart(fields):
+    head = "--x\r\nContent-Disposition: form-data; name="
+    return "".join(f'{head}"{k}"\r\n\r\n{v}\r\n' for k, v in fields.items()) + "--x--\r\n"
 
-    def send(key):
-        fields = TEXT | {"api_key": key}
-        if kind == "json":
-            return locked.request("POST", "/translate", json.dumps(fields), JSON)
-        query = "&".join(f"{k}={v.replace(' ', '+')}" for k, v in fields.items())
-        if kind == "form":
-            return locked.request("POST", "/translate", query, FORM)
-        if kind == "query":
-            return locked.request("POST", f"/translate?api_key={key}", json.dumps(TEXT), JSON)
-        head = "--x\r\nContent-Disposition: form-data; name="
-        body = "".join(f'{head}"{k}"\r\n\r\n{v}\r\n' for k, v in fields.items()) + "--x--\r\n"
-        return locked.request(
-            "POST", "/translate", body, {"Content-Type": "multipart/form-data; boundary=x"}
-        )
 
-    status, _, answer = send(KEY)
+PLACES = {
+    "json": lambda key: ("/translate", TEXT | {"api_key": key}),
+    "query": lambda key: (f"/translate?api_key={key}", TEXT),
+    "form": lambda key: (
+        "/translate",
+        urllib.parse.urlencode(TEXT | {"api_key": key}),
+        {"Content-Type": FORM},
+    ),
+    "multipart": lambda key: (
+        "/translate",
+        multipart(TEXT | {"api_key": key}),
+        {"Content-Type": "multipart/form-data; boundary=x"},
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_key_may_be_a_field_of_libretranslate(locked, folder, place):
+    status, _, answer = ask(locked, *PLACES[place](KEY))
+    (expected,) = Translator(folder).translate([TEXT["q"]])
     assert (status, json.loads(answer)["translatedText"]) == (200, expected)
     for wrong in (f"{KEY}x", "", KEY.upper()):
-        assert send(wrong)[0] == 401
+        assert ask(locked, *PLACES[place](wrong))[0] == 401
 
 
 def test_keys_of_other_types_and_beside_a_wrong_header_are_refused(locked):
     for key in (7, None, [KEY], {"key": KEY}, "\ud800"):
-        body = json.dumps(TEXT | {"api_key": key})
-        assert locked.request("POST", "/translate", body, JSON)[0] == 401
-    body, header = json.dumps(TEXT | {"api_key": KEY}), {"Authorization": "Bearer wrong"}
-    assert locked.request("POST", "/translate", body, JSON | header)[0] == 401
+        assert ask(locked, *PLACES["json"](key))[0] == 401
+    assert ask(locked, *PLACES["json"](KEY), {"Authorization": "Bearer wrong"})[0] == 401
 
 
 def test_a_text_is_not_split_before_its_key_is_checked(locked, monkeypatch):
     monkeypatch.setattr(libretranslate, "Document", lambda *_: 1 / 0)
-    assert locked.request("POST", "/translate", json.dumps(TEXT), JSON)[0] == 401
+    assert ask(locked, "/translate", TEXT)[0] == 401
 
 
 def test_third_party_clients_pass_their_keys(locked):
     client = LibreTranslateAPI(f"http://127.0.0.1:{locked.port}/", KEY)
     assert client.languages() and client.translate("two dogs", "en", "de")
-    openai = pytest.importorskip("openai")
-    with openai.OpenAI(base_url=f"http://127.0.0.1:{locked.port}/v1", api_key=KEY) as client:
+    with locked.openai(KEY) as client:
         assert [model.id for model in client.models.list()] == ["story"]
-    with openai.OpenAI(base_url=f"http://127.0.0.1:{locked.port}/v1", api_key="no") as client:
+    with locked.openai("no") as client:
         with pytest.raises(openai.AuthenticationError, match="key of the request is wrong"):
             client.models.list()
 
 
 def test_a_large_body_without_a_key_gets_its_refusal(locked):
     """Its client reads no response before all is sent."""
-    status, _, answer = locked.request("POST", "/v2/models/en-de/infer", b"x" * 6_000_000)
+    status, _, answer = ask(locked, INFER, b"x" * 6_000_000)
     assert status == 401 and b"no key" in answer
 
 
-def test_the_log_names_the_client_and_never_the_key(folder, keys):
-    log = io.StringIO()
-    pools = {"en-de": local_service.Pool(folder)}
-    made = local_service.Running(pools, log=log, clients=Clients(read_keys(keys)))
+def test_the_log_names_the_client_and_never_the_key(locked):
+    before = len(locked.rows())
     for key in (KEY, OTHER):
-        made.request("POST", "/lines/en-de", LINE, {"Authorization": f"Bearer {key}"})
-    made.request("POST", "/translate", json.dumps(TEXT | {"api_key": KEY}), JSON)
-    made.stop()
-    rows = [json.loads(row) for row in log.getvalue().splitlines()]
-    assert [row["client"] for row in rows] == ["shop", "line 4", "shop"]
-    assert KEY not in log.getvalue()
+        ask(locked, headers={"Authorization": f"Bearer {key}"})
+    ask(locked, *PLACES["json"](KEY))
+    wait_for(lambda: len(locked.rows()) >= before + 3)
+    assert [row["client"] for row in locked.rows()[before:]] == ["shop", "line 4", "shop"]
+    assert KEY not in locked.log.getvalue()
 
 
 def test_all_keys_are_compared_whichever_is_right(keys, monkeypatch):
@@ -247,21 +250,10 @@ def test_the_address_of_a_client(peer, forwarded, client):
     assert Clients(proxies=PROXIES).address(peer and (peer, 1), forwarded) == client
 
 
-def test_without_trusted_proxies_the_header_has_no_effect(running, log):
-    before = len(log.getvalue())
-    running.request("POST", "/lines/en-de", LINE, {"X-Forwarded-For": "198.51.100.1"})
-    wait_for(lambda: '"client": "127.0.0.1"' in log.getvalue()[before:])
-
-
-def test_a_client_alone_may_hold_the_whole_limit():
-    shares = Shares(3, "lines wait already")
-    for _ in range(3):
-        shares.check("a")
-        shares.add("a", 1)
-    with pytest.raises(
-        Busy, match="3 lines wait already, 3 of them of this client, whose share is 3"
-    ):
-        shares.check("a")
+def test_without_trusted_proxies_the_header_has_no_effect(running):
+    ask(running, headers={"X-Forwarded-For": "198.51.100.1"})
+    wait_for(running.rows)
+    assert running.rows()[-1]["client"] == "127.0.0.1"
 
 
 def fill(shares, *clients):
@@ -287,6 +279,12 @@ def test_greedy_clients_do_not_shut_out_another_one(count, together):
 
 def test_greedy_clients_hold_equal_shares():
     shares = Shares(60, "streams are open")
+    fill(shares, "a")
+    with pytest.raises(
+        Busy, match="60 streams are open, 60 of them of this client, whose share is 60"
+    ):
+        shares.check("a")
+    shares.add("a", -60)
     fill(shares, "a", "b", "c")
     assert shares.held == {"a": 30, "b": 30, "c": 30}  # twice the limit by one client more
     shares.add("a", -30)
@@ -308,18 +306,14 @@ def certificate(tmp_path_factory):
     return made
 
 
-def test_https(folder, certificate):
+def test_https(start, certificate):
     options = dict(zip(("ssl_certfile", "ssl_keyfile"), certificate, strict=True))
-    made = local_service.Running({"en-de": local_service.Pool(folder)}, **options)
+    port = start(**options).port
     context = ssl.create_default_context(cafile=certificate[0])
-    with contextlib.closing(
-        http.client.HTTPSConnection("localhost", made.port, context=context, timeout=60)
-    ) as connection:
-        connection.request(
-            "POST", "/lines/en-de", LINE, {"Origin": f"https://localhost:{made.port}"}
-        )
+    made = http.client.HTTPSConnection("localhost", port, context=context, timeout=60)
+    with contextlib.closing(made) as connection:
+        connection.request("POST", "/lines/en-de", LINE, {"Origin": f"https://localhost:{port}"})
         response = connection.getresponse()
         assert response.status == 200 and response.read()
-        connection.request("POST", "/v2/models/en-de/infer", INFER * 1000)  # several TLS records
+        connection.request("POST", INFER, json.dumps(infer()) * 1000)  # several TLS records
         assert connection.getresponse().status == 400
-    made.stop()

@@ -5,12 +5,11 @@ import io
 import itertools
 import json
 import math
-import socket
 
 import openai
 import pytest
 from helpers import exports, local_service
-from helpers.service_requests import ask, wait_for
+from helpers.service_requests import ask, connected, wait_for
 
 from keras_transformer.export.runtime import Generator
 from keras_transformer.export.serving import line_queue
@@ -35,19 +34,15 @@ def generators():
 
 @pytest.fixture(scope="module")
 def running(folder):
-    log = io.StringIO()
-    pools = {name: local_service.Pool(folder()) for name, folder in FOLDERS.items()}
-    made = local_service.Running({**pools, "en-de": local_service.Pool(folder)}, log=log)
-    made.pools, made.log = pools, log
-    yield made
-    made.stop()
+    folders = {name: made() for name, made in FOLDERS.items()} | {"en-de": folder}
+    pools = {name: local_service.Pool(path) for name, path in folders.items()}
+    with local_service.Running(pools, log=io.StringIO()) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def client(running):
-    with openai.OpenAI(
-        base_url=f"http://127.0.0.1:{running.port}/v1", api_key="-", max_retries=0
-    ) as made:
+    with running.openai() as made:
         yield made
 
 
@@ -80,29 +75,24 @@ def test_a_completion_is_the_text_of_the_generator(client, generators):
     assert (choice.text, choice.finish_reason) == (continuation(expected), reason(expected))
     assert PROMPT + choice.text == expected.full_text
     assert found.object == "text_completion" and found.model == "greedy"
-    (prompt_tokens,) = generators["greedy"].lengths([PROMPT])
-    tokens = len(expected.token_ids[0])
+    (prompt_tokens,), tokens = generators["greedy"].lengths([PROMPT]), len(expected.token_ids[0])
     usage = found.usage.prompt_tokens, found.usage.completion_tokens, found.usage.total_tokens
     assert usage == (prompt_tokens, tokens, prompt_tokens + tokens)
 
 
-def test_options_samples_and_several_prompts(client, generators):
-    prompts = [PROMPT, "the dog runs", " "]
-    options = {"temperature": 0.5, "max_length": 7}
-    expected = generators["one-file"].n_best(prompts, 3, **options)
+@pytest.mark.parametrize("n, more", [(1, {"top_p": 0.95}), (2, {})])
+def test_options_samples_and_several_prompts(client, generators, n, more):
+    prompts, options = [PROMPT, "the dog runs", " "][: 4 - n], {"seed": 3, "temperature": 0.5}
+    results = generators["one-file"].n_best(prompts, max_length=7, **options)
     found = client.completions.create(
-        model="one-file", prompt=prompts, n=1, seed=3, temperature=0.5, max_tokens=7, top_p=0.95
+        model="one-file", prompt=prompts, n=n, max_tokens=7, **options, **more
     )
-    assert [choice.text for choice in found.choices] == [*map(continuation, expected)]
-    found = client.completions.create(
-        model="one-file", prompt=prompts[:2], n=2, seed=3, temperature=0.5, max_tokens=7
-    )
-    texts = [continuation(result, n) for result in expected[:2] for n in range(2)]
-    assert [choice.text for choice in found.choices] == texts
-    assert [choice.index for choice in found.choices] == [0, 1, 2, 3]
-    reasons = [reason(result, n) for result in expected[:2] for n in range(2)]
-    assert [choice.finish_reason for choice in found.choices] == reasons
-    count = sum(len(ids) for result in expected[:2] for ids in result.token_ids)
+    expected = [
+        (number, continuation(result, index), reason(result, index) if result.token_ids else "stop")
+        for number, (result, index) in enumerate(itertools.product(results, range(n)))
+    ]
+    assert [(one.index, one.text, one.finish_reason) for one in found.choices] == expected
+    count = sum(len(ids) for result in results for ids in result.token_ids[:n])
     assert found.usage.completion_tokens == count
 
 
@@ -132,25 +122,26 @@ def test_a_stream_gives_the_text_and_the_usage_of_a_completion(client, name, pro
     assert len({chunk.id for chunk in [*chunks, last]}) == 1
 
 
-def test_a_text_ends_before_the_first_stop_string(client, running):
+def test_a_text_ends_before_the_first_stop_string(client):
     options = {"model": "greedy", "prompt": PROMPT}
-    whole = client.completions.create(**options)
-    text = whole.choices[0].text
-    for start, end in ((1, 2), (3, 5), (len(text) // 2, len(text) // 2 + 3), (len(text) - 1, None)):
-        stop = text[start:end]
-        expected = text[: text.index(stop)]
-        found = client.completions.create(**options, stop=["no such text", stop])
-        assert (found.choices[0].text, found.choices[0].finish_reason) == (expected, "stop")
-        parts = running.pools["greedy"].parts
-        parts.clear()
-        chunks = list(client.completions.create(**options, stop=stop, stream=True))
-        assert "".join(chunk.choices[0].text for chunk in chunks) == expected
-        assert chunks[-1].choices[0].finish_reason == "stop"
-    assert client.completions.create(**options, stop=text + "x").choices[0] == whole.choices[0]
-    for stops in ([text[1:6], text[2:4]], [text[3:], text[1:]]):  # overlapping
-        one = client.completions.create(**options, stop=stops).choices[0]
-        chunks = client.completions.create(**options, stop=stops, stream=True)
-        assert one.text == "".join(chunk.choices[0].text for chunk in chunks)
+
+    def ended(stop):
+        """Returns text and reason of a completion, which are those of a stream."""
+        one = client.completions.create(**options, stop=stop).choices[0]
+        chunks = [
+            c.choices[0] for c in client.completions.create(**options, stop=stop, stream=True)
+        ]
+        assert "".join(chunk.text for chunk in chunks) == one.text
+        assert chunks[-1].finish_reason == one.finish_reason
+        return one.text, one.finish_reason
+
+    whole = ended(None)
+    text, middle = whole[0], len(whole[0]) // 2
+    for stop in (text[1:2], text[3:5], text[middle : middle + 3], text[-1:]):
+        assert ended(["no such text", stop]) == (text[: text.index(stop)], "stop")
+    assert ended(text + "x") == whole
+    for overlapping in ([text[1:6], text[2:4]], [text[3:], text[1:]]):
+        assert ended(overlapping)[1] == "stop"
 
 
 def test_the_first_event_comes_with_the_first_token(client, running, generators):
@@ -178,11 +169,9 @@ def test_a_stream_that_the_client_leaves_frees_its_worker(client, running, begun
     body = json.dumps({**options, "stream": True}).encode()
     head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     try:
-        with socket.create_connection(("127.0.0.1", running.port)) as opened:
-            opened.sendall(head.encode() + body)
+        with connected(running, head.encode() + body) as opened:
             wait_for(lambda: len(pool.parts) == pool.most_steps)  # the worker computes it
             if begun:
-                opened.settimeout(60)
                 assert opened.recv(12) == b"HTTP/1.1 200"
         wait_for(lambda: running.metric("open_requests") == 0)
     finally:
@@ -190,12 +179,7 @@ def test_a_stream_that_the_client_leaves_frees_its_worker(client, running, begun
     again = client.completions.create(**options, timeout=60)
     assert again.choices == whole.choices
     assert len(pool.parts) <= ran + 1 < whole.usage.total_tokens - 1
-    wait_for(lambda: statuses(running)[-2:] == [499, 200])
-
-
-def statuses(running):
-    """Returns the statuses in the log."""
-    return [json.loads(line)["status"] for line in running.log.getvalue().splitlines()]
+    wait_for(lambda: [row["status"] for row in running.rows()[-2:]] == [499, 200])
 
 
 @pytest.mark.parametrize(
@@ -240,61 +224,57 @@ def test_errors_have_the_form_of_the_protocol(client, parameters, message):
     assert error.value.body["message"] in str(error.value)
 
 
-def test_http_errors_have_the_form_of_the_protocol(running):
-    for path, body, headers, status in (
-        (PATH, b"{", (), 400),
+@pytest.mark.parametrize(
+    "path, body, headers, status",
+    [
+        (PATH, b"{", {}, 400),
         (PATH, b"{}", {"Host": "example.com"}, 403),
-        ("/v1/chat/completions", b"{}", (), 404),
-        (PATH, b"{}", {"Content-Encoding": "gzip"}, 415),
-    ):
-        found, _, answer = ask(running, path, body, headers)
-        assert found == status
-        assert json.loads(answer)["error"]["type"] == "invalid_request_error"
+        ("/v1/chat/completions", b"{}", {}, 404),
+    ],
+)
+def test_http_errors_have_the_form_of_the_protocol(running, path, body, headers, status):
+    found, _, answer = ask(running, path, body, headers)
+    assert found == status
+    assert json.loads(answer)["error"]["type"] == "invalid_request_error"
 
 
-def test_the_limits_hold_for_streams():
+@pytest.fixture
+def limited():
+    """A service of one stream, for which one request may wait, and its client."""
+    pools = {"greedy": local_service.Pool(FOLDERS["greedy"]())}
+    with local_service.Running(pools, Limits(waiting_lines=1)) as made, made.openai() as client:
+        yield made, client
+    pools["greedy"].most_steps = math.inf
+
+
+def test_the_limits_hold_for_streams(limited):
     """One stream is computed, one request waits, and the next one is refused."""
-    pool, limits = local_service.Pool(FOLDERS["greedy"]()), Limits(waiting_lines=1)
-    limited = local_service.Running({"greedy": pool}, limits)
+    running, client = limited
     options = {"model": "greedy", "prompt": PROMPT, "stream": True}
-    deadline = {"extra_headers": {"Request-Timeout": "100"}}
-    with (
-        openai.OpenAI(
-            base_url=f"http://127.0.0.1:{limited.port}/v1", api_key="-", max_retries=0
-        ) as client,
-        concurrent.futures.ThreadPoolExecutor() as threads,
-    ):
-        usage = client.completions.create(**{**options, "stream": False}).usage
-        pool.most_steps = usage.prompt_tokens
-        try:
-            first = client.completions.create(**options, **deadline)
-            assert next(first).choices[0].text
-            second = threads.submit(lambda: list(client.completions.create(**options)))
-            wait_for(lambda: limited.models.get("greedy").queue.waiting == 1)
-            with pytest.raises(openai.RateLimitError, match="1 lines wait already"):
-                next(client.completions.create(**options))
-            limited.pass_time(101)
-            with pytest.raises(openai.APIError, match="The deadline of the request is over"):
-                list(first)
-        finally:
-            pool.most_steps = math.inf
+    usage = client.completions.create(**{**options, "stream": False}).usage
+    running.pools["greedy"].most_steps = usage.prompt_tokens
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        first = client.completions.create(**options, extra_headers={"Request-Timeout": "100"})
+        assert next(first).choices[0].text
+        second = threads.submit(lambda: list(client.completions.create(**options)))
+        wait_for(lambda: running.models.get("greedy").queue.waiting == 1)
+        with pytest.raises(openai.RateLimitError, match="1 lines wait already"):
+            next(client.completions.create(**options))
+        running.pass_time(101)
+        with pytest.raises(openai.APIError, match="The deadline of the request is over"):
+            list(first)
+        running.pools["greedy"].most_steps = math.inf
         assert second.result(60)[-1].choices[0].finish_reason
-    assert limited.stop()
+    assert running.stop()
 
 
-def test_open_streams_are_finished_at_shutdown():
-    pool = local_service.Pool(FOLDERS["greedy"]())
-    running = local_service.Running({"greedy": pool})
+def test_open_streams_are_finished_at_shutdown(limited):
+    running, client = limited
+    pool = running.pools["greedy"]
     pool.most_steps = 1
-    with (
-        openai.OpenAI(
-            base_url=f"http://127.0.0.1:{running.port}/v1", api_key="-", max_retries=0
-        ) as client,
-        concurrent.futures.ThreadPoolExecutor() as threads,
-    ):
-        chunks = threads.submit(
-            lambda: list(client.completions.create(model="greedy", prompt=PROMPT, stream=True))
-        )
+    options = {"model": "greedy", "prompt": PROMPT, "stream": True}
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        chunks = threads.submit(lambda: list(client.completions.create(**options)))
         wait_for(lambda: pool.parts)
         running.begin_to_stop()
         wait_for(lambda: running.models.admission.draining)
@@ -307,21 +287,23 @@ def test_open_streams_are_finished_at_shutdown():
 @pytest.mark.parametrize("name", ["greedy", "sample"])
 def test_a_stream_in_slices_is_the_same_stream(name, every):
     engine = Engine(FOLDERS[name](), threads=1)
-    options = {"seed": 5} if name == "sample" else {}
 
     def parts(most):
         found, work = [], PROMPT
-        while True:
-            counts = itertools.count(1)
+        while work is not None:
+            end = len(found) + most
             batch = engine.run_stream(
                 work,
-                options,
-                lambda part, counts=counts: found.append(part) or next(counts) < most,
+                {"seed": 5} if name == "sample" else {},
+                lambda p, end=end: take(found, p, end),
             )
-            if batch.rest is None:
-                return found, batch.results, batch.lengths
-            assert batch.results == batch.lengths == []
+            assert batch.rest is None or batch.results == batch.lengths == []
             work = batch.rest
+        return found, batch.results, batch.lengths
+
+    def take(found, part, end):
+        found.append(part)
+        return len(found) < end
 
     assert parts(every) == parts(math.inf)
     engine.close()

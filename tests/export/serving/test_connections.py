@@ -7,31 +7,16 @@ import threading
 import time
 
 import pytest
-from helpers.service_requests import ask, infer, wait_for
+from helpers.service_requests import INFER, ask, connected, infer, received, wait_for
 
 from keras_transformer.export.serving.limits import Limits
 
 SMALL = Limits(header_seconds=0.5, read_seconds=5, write_seconds=2)
 BODY = json.dumps(infer()).encode()
-HEAD = b"POST /v2/models/en-de/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % len(
-    BODY
-)
+HEAD = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(BODY)}\r\n".encode()
 REQUEST = HEAD + b"\r\n" + BODY
 LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-@contextlib.contextmanager
-def connected(running):
-    with socket.create_connection(("127.0.0.1", running.port), timeout=60) as opened:
-        yield opened
-
-
-def received(opened, text, times=1):
-    """Returns the bytes up to `times` occurrences of a text, or to the end of the connection."""
-    found = b""
-    while found.count(text) < times and (part := opened.recv(2**16)):
-        found += part
-    return found
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\n\r\n"
 
 
 def test_a_client_that_reads_slowly_and_steadily_keeps_its_connection(small):
@@ -58,8 +43,7 @@ def test_a_client_that_reads_slowly_and_steadily_keeps_its_connection(small):
 @pytest.mark.parametrize("token", [b"h2c", b"websocket"])
 @pytest.mark.parametrize("cut", [0, 40, len(HEAD) + 60])
 def test_a_body_is_read_even_if_the_request_asks_for_an_upgrade(small, token, cut):
-    head = HEAD + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\n\r\n" % token
-    data = head + BODY
+    data = HEAD + UPGRADE % token + BODY
     with connected(small) as opened:
         for _ in range(2):
             opened.sendall(data[:cut])
@@ -69,15 +53,12 @@ def test_a_body_is_read_even_if_the_request_asks_for_an_upgrade(small, token, cu
 
 
 def test_many_pipelined_upgrade_requests_are_answered(small):
-    upgrade = LIVE.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
-    with connected(small) as opened:
-        opened.sendall(upgrade * 900)
+    with connected(small, (LIVE.removesuffix(b"\r\n") + UPGRADE % b"x") * 900) as opened:
         assert received(opened, b"live\n", 900).count(b"200 OK") == 900
 
 
 def test_a_pipelined_body_has_its_own_timeout(small):
-    with connected(small) as opened:
-        opened.sendall(REQUEST + REQUEST[:-5])
+    with connected(small, REQUEST + REQUEST[:-5]) as opened:
         received(opened, b"model_name")
         time.sleep(2 * SMALL.header_seconds)
         opened.sendall(REQUEST[-5:])
@@ -85,23 +66,15 @@ def test_a_pipelined_body_has_its_own_timeout(small):
 
 
 def test_a_stalled_head_does_not_cut_off_the_previous_answer(small, local):
-    local.gate.clear()
-    try:
-        with connected(small) as opened:
+    with connected(small) as opened:
+        with local.held():
             opened.sendall(REQUEST + HEAD[:20])
             time.sleep(2 * SMALL.header_seconds)
-            local.gate.set()
-            assert b"model_name" in received(opened, b"model_name")
-            with contextlib.suppress(ConnectionError):
-                while opened.recv(2**16):  # then the connection ends
-                    pass
-    finally:
-        local.gate.set()
+        assert b"model_name" in received(opened)  # then the connection ends
 
 
 def test_empty_lines_do_not_keep_a_connection_open(small):
-    with connected(small) as opened:
-        opened.sendall(LIVE)
+    with connected(small, LIVE) as opened:
         received(opened, b"live\n")
         opened.settimeout(0.1)
         end = time.monotonic() + 60  # it takes `header_seconds`, or for ever
@@ -137,12 +110,8 @@ CHUNKED = b"\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 def test_a_refused_rest_of_a_request_is_no_failure(small, caplog, data, status):
     """The application answers the request while its rest is refused."""
-    with connected(small) as opened:
-        opened.sendall(data)
-        found = b""
-        with contextlib.suppress(ConnectionError):
-            while part := opened.recv(2**16):
-                found += part
+    with connected(small, data) as opened:
+        found = received(opened)
     assert found.startswith(b"HTTP/1.1 " + status) and found.count(b"HTTP/1.1 ") == 1
     assert ask(small)[0] == 200
     wait_for(lambda: small.metric("open_requests") == 0)

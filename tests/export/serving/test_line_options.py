@@ -4,12 +4,12 @@ import asyncio
 import concurrent.futures
 import functools
 import json
-import time
 import types
 import urllib.parse
 
 import pytest
-from helpers import exports, local_service
+from helpers import exports, local_service, service_requests
+from helpers.service_requests import INFER, ask, translate, wait_for
 
 import keras_transformer as kt
 from keras_transformer.export.artefact.options import Option
@@ -25,81 +25,69 @@ GLOSSARY = {"the dog": "ein mann", "red": "dog"}
 
 
 @pytest.fixture(scope="module")
-def artefact():
-    return exports.artefact(SEARCH)
+def door():
+    with local_service.Running({"en-de": local_service.Pool(exports.artefact(SEARCH))}) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
-def door(artefact):
-    pool = local_service.Pool(artefact)
-    made = local_service.Running({"en-de": pool})
-    made.batches = pool.batches
-    yield made
-    made.stop()
-
-
-@pytest.fixture(scope="module")
-def translator(artefact):
-    return Translator(artefact, threads=1)
+def translator():
+    return Translator(exports.artefact(SEARCH), threads=1)
 
 
 def infer(door, lines=LINES, **parameters):
-    entry = {"name": "text", "datatype": "BYTES", "shape": [len(lines)], "data": lines}
-    fields = {"inputs": [entry], "outputs": [{"name": "text"}], "parameters": parameters}
-    status, _, body = door.request("POST", "/v2/models/en-de/infer", json.dumps(fields))
+    fields = service_requests.infer(lines) | {"parameters": parameters}
+    status, _, body = ask(door, INFER, fields | {"outputs": [{"name": "text"}]})
     answer = json.loads(body)
     return answer["outputs"][0]["data"] if status == 200 else answer["error"]
 
 
-def test_http_takes_a_value_for_each_line(door, translator):
-    assert infer(door, terms=TERMS) == translator.translate(LINES, terms=TERMS)
-    assert infer(door, max_length=[3, 5, 2]) == translator.translate(LINES, max_length=[3, 5, 2])
-    given = {"terms": ["two"], "glossary": GLOSSARY}
-    assert infer(door, **given) == translator.translate(
-        LINES, terms=["two"], glossary=kt.Glossary(GLOSSARY)
-    )
-
-
-def test_options_by_line_may_be_json_in_a_text(door, translator):
-    """tritonclient sends no lists."""
-    for name, value in {"terms": TERMS, "glossary": GLOSSARY}.items():
-        found = infer(door, **{name: json.dumps(value)})
-        value = kt.Glossary(value) if name == "glossary" else value
-        assert found == translator.translate(LINES, **{name: value})
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"terms": TERMS},
+        {"max_length": [3, 5, 2]},
+        {"terms": ["two"], "glossary": GLOSSARY},
+        {"terms": json.dumps(TERMS)},  # tritonclient sends no lists
+        {"glossary": json.dumps(GLOSSARY)},
+    ],
+)
+def test_http_takes_a_value_for_each_line(door, translator, options):
+    given = {
+        name: json.loads(value) if isinstance(value, str) else value
+        for name, value in options.items()
+    }
+    if "glossary" in given:
+        given["glossary"] = kt.Glossary(given["glossary"])
+    assert infer(door, **options) == translator.translate(LINES, **given)
 
 
 def test_lines_and_libretranslate_take_glossaries(door, translator):
-    expected = translator.translate(LINES, glossary=kt.Glossary(GLOSSARY))
     query = urllib.parse.urlencode({"glossary": json.dumps(GLOSSARY)})
-    body = "\n".join(LINES).encode()
-    status, _, answer = door.request("POST", f"/lines/en-de?{query}", body)
+    status, _, answer = ask(door, f"/lines/en-de?{query}", "\n".join(LINES).encode())
+    expected = translator.translate(LINES, glossary=kt.Glossary(GLOSSARY))
     assert (status, answer.decode().splitlines()) == (200, expected)
     fields = {"q": "<p>the <b>dog</b> runs</p>", "format": "html", "glossary": GLOSSARY}
-    fields |= {"source": "en", "target": "de", "terms": ["two"]}
-    json_type = {"Content-Type": "application/json"}
-    status, _, answer = door.request("POST", "/translate", json.dumps(fields), json_type)
-    text = json.loads(answer)["translatedText"].replace("<b>", "").replace("</b>", "")
+    status, answer = translate(door, **fields, terms=["two"])
+    text = answer["translatedText"].replace("<b>", "").replace("</b>", "")
     assert status == 200 and "ein mann" in text and "two" in text
 
 
 def test_requests_with_values_by_line_share_batches(door, translator):
-    door._pools["en-de"].gate.clear()
-    before = len(door.batches)
+    pool, queue = door.pools["en-de"], door.models.get("en-de").queue
+    before = len(pool.batches)
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        first = threads.submit(infer, door, ["two"])
-        while door.batches[-1][0] != ["two"]:
-            time.sleep(0.01)
-        others = [
-            threads.submit(infer, door, [line], terms=[terms])
-            for line, terms in zip(LINES, TERMS, strict=True)
-        ]
-        while door.models.get("en-de").queue.waiting < 3:
-            time.sleep(0.01)
-        door._pools["en-de"].gate.set()
+        with pool.held():
+            threads.submit(infer, door, ["two"])
+            wait_for(lambda: len(pool.batches) > before)
+            others = [
+                threads.submit(infer, door, [line], terms=[terms])
+                for line, terms in zip(LINES, TERMS, strict=True)
+            ]
+            wait_for(lambda: queue.waiting == 3)
         assert [one.result()[0] for one in others] == translator.translate(LINES, terms=TERMS)
-        first.result()
     # Lines of similar length share a batch, with the terms of their requests.
-    assert max(len(lines) for lines, _ in door.batches[before:]) > 1
+    assert max(len(lines) for lines, _ in pool.batches[before:]) > 1
 
 
 @pytest.mark.parametrize(
@@ -132,7 +120,8 @@ def test_a_text_in_brackets_is_no_list():
     assert read({"terms": '["a", "b"]'}) == {"terms": ["a", "b"]}
 
 
-def test_a_stream_that_has_begun_waits_for_room_in_the_queue():
+@pytest.mark.anyio
+async def test_a_stream_that_has_begun_waits_for_room_in_the_queue():
     tries = []
 
     async def answer(record, *request):
@@ -141,37 +130,27 @@ def test_a_stream_that_has_begun_waits_for_room_in_the_queue():
             raise Busy("full")
         return ["done"]
 
-    async def run(started):
-        stream = types.SimpleNamespace(
-            started=started, reading=asyncio.create_task(asyncio.sleep(60))
-        )
-        try:
-            return await _Lines(types.SimpleNamespace(answer=answer))._results(stream, None, "x")
-        finally:
-            stream.reading.cancel()
-
-    assert asyncio.run(run(True)) == ["done"] and tries == [("x",)] * 3
+    lines = _Lines(types.SimpleNamespace(answer=answer))
+    reading = asyncio.create_task(asyncio.sleep(60))
+    begun, new = (types.SimpleNamespace(started=x, reading=reading) for x in (True, False))
+    assert await lines._results(begun, None, "x") == ["done"] and tries == [("x",)] * 3
     with pytest.raises(Busy):
-        asyncio.run(run(False))
+        await lines._results(new, None, "x")
+    reading.cancel()
 
 
 def test_the_lines_protocol_takes_one_value_for_all_lines(door):
     query = urllib.parse.urlencode({"terms": json.dumps(TERMS)})
-    status, _, answer = door.request("POST", f"/lines/en-de?{query}", b"a man")
+    status, _, answer = ask(door, f"/lines/en-de?{query}")
     assert status == 400 and b"one value for all lines" in answer
 
 
 def test_terms_of_a_glossary_take_the_place_of_aligned_words():
-    artefact = exports.artefact(exports.DETAILED)
-    door = local_service.Running({"en-de": local_service.Pool(artefact)})
-    try:
-        lines = [LINES[1], LINES[2], "the dog and the dog"]
-        expected = Translator(artefact, threads=1).translate(lines, glossary=GLOSSARY)
+    artefact, lines = exports.artefact(exports.DETAILED), [*LINES[1:], "the dog and the dog"]
+    expected = Translator(artefact, threads=1).translate(lines, glossary=GLOSSARY)
+    with local_service.Running({"en-de": local_service.Pool(artefact)}) as door:
         assert infer(door, lines, glossary=GLOSSARY) == expected
         assert "ein mann" in expected[0] and expected[1] == infer(door, lines)[1]
-        assert "phrases of the glossary are in line 1, and 20 at most" in infer(
-            door, ["red " * 21], glossary=GLOSSARY
-        )
+        refused = infer(door, ["red " * 21], glossary=GLOSSARY)
+        assert "phrases of the glossary are in line 1, and 20 at most" in refused
         assert "does not take terms" in infer(door, lines, terms=["two"])
-    finally:
-        door.stop()
