@@ -35,8 +35,8 @@ def infer(data=("x",), shape=None, **fields):
     return {"inputs": [entry | fields]}
 
 
-def wait_for(holds):
-    end = time.monotonic() + 60  # much more than it takes on a busy machine
+def wait_for(holds, seconds=60):  # much more than it takes on a busy machine
+    end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.005)

@@ -197,24 +197,6 @@ def test_a_wrong_file_of_keys_is_refused_at_start(tmp_path, capsys, folder, text
     assert KEY not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--api-keys", "no/such/file"], "--api-keys must be a file with a key in each line"),
-        (["--api-keys", "."], "--api-keys must be a file with a key in each line"),
-        (["--trusted-proxies", "proxy.example"], "--trusted-proxies are addresses or networks"),
-        (["--trusted-proxies", "10.0.0.1/8"], "has host bits set"),
-        (["--trusted-proxies", "10.0.0.1,,::1"], "--trusted-proxies are addresses or networks"),
-        (["--ssl-keyfile", "key.pem"], "--ssl-keyfile needs --ssl-certfile"),
-        (["--ssl-certfile", "no/such.pem"], "must be a certificate and its key in PEM"),
-        (["--ssl-certfile", __file__], "must be a certificate and its key in PEM"),
-    ],
-)
-def test_the_command_says_what_is_wrong(folder, capsys, arguments, message):
-    assert command.main([str(folder), "--port", "0", *arguments]) == 2
-    assert message in capsys.readouterr().err
-
-
 PROXIES = read_proxies(["10.0.0.7", " 10.1.0.0/16", "2001:db8:1::/48"])
 
 

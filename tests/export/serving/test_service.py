@@ -16,6 +16,7 @@ import time
 import pytest
 from helpers import artefacts
 from helpers.command_process import MODULE, Process
+from helpers.service_requests import wait_for
 
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving import __main__ as command
@@ -81,8 +82,7 @@ def test_the_service_listens_on_this_machine_only_and_loads_no_tensorflow(served
 
 def test_a_replica_that_dies_loses_no_request_and_is_replaced(served):
     folder, service = served
-    expected, stop, answers = Translator(folder).translate(LINES), threading.Event(), []
-    before = service.replicas()
+    stop, answers, before = threading.Event(), [], service.replicas()
 
     def ask():
         while not stop.is_set():
@@ -94,14 +94,18 @@ def test_a_replica_that_dies_loses_no_request_and_is_replaced(served):
             time.sleep(0.5)
             if before:
                 os.kill(before[0], signal.SIGKILL)
-            end = time.monotonic() + 90
-            while len(answers) < 11 or len(set(service.replicas()) - set(before[:1])) < len(before):
-                assert time.monotonic() < end
-                time.sleep(0.2)
+            wait_for(
+                lambda: (
+                    len(answers) > 10
+                    and len(set(service.replicas()) - set(before[:1])) == len(before)
+                ),
+                90,
+            )
         finally:
             stop.set()
         for future in asking:
             future.result()  # no request has failed
+    expected = Translator(folder).translate(LINES)
     assert all(found == expected for found in answers)
 
 
@@ -110,17 +114,20 @@ def test_a_replaced_artefact_is_loaded(served, tokenizer, tmp_path):
     before = service.version()
     limits = {"source_length": 60, "target_length": None, "extra_length": 0}
     swapped = artefacts.write(tmp_path / "new", tokenizer, limits=limits)
+    translator = Translator(swapped)
     os.rename(folder, tmp_path / "old")
     shutil.copytree(swapped, folder)
-    end = time.monotonic() + 120
-    while (now := service.version()) == before:
-        assert service.lines(LINES[:1]) == Translator(swapped).translate(LINES[:1])
-        assert time.monotonic() < end
-    assert now == Translator(swapped).manifest["checksum"][:12]
+
+    def is_replaced():
+        assert service.lines(LINES[:1]) == translator.translate(LINES[:1])
+        return service.version() != before
+
+    wait_for(is_replaced, 120)
+    assert service.version() == translator.manifest["checksum"][:12]
     # A folder that is not an artefact changes nothing.
     (folder / "artefact.json").write_text("{}")
     time.sleep(2)
-    assert service.lines(LINES) == Translator(swapped).translate(LINES)
+    assert service.lines(LINES) == translator.translate(LINES)
 
 
 def test_sigterm_answers_accepted_requests(served):
@@ -128,10 +135,7 @@ def test_sigterm_answers_accepted_requests(served):
     lines = LINES * 400
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         taken = pool.submit(service.lines, lines)
-        while not taken.done() and "\nkeras_transformer_open_requests 1" not in (
-            service.get("/metrics")
-        ):
-            pass
+        wait_for(lambda: taken.done() or service.metric("open_requests") == 1)
         service.process.send_signal(signal.SIGTERM)
         assert len(taken.result()) == len(lines)
     assert service.process.wait(60) == 0
@@ -185,10 +189,21 @@ def test_a_hanging_batch_does_not_keep_the_process_alive(folder, tmp_path):
         (["x=out", "--allow-host", "a.example:80"], "without scheme and port"),
         (["x=out", "--allow-host", "https://a.example"], "without scheme and port"),
         (["x=out", "--drain", "-1"], "--drain must be 0 or more"),
+        (["x=out", "--api-keys", "no/such"], "--api-keys must be a file with a key in each line"),
+        (["x=out", "--api-keys", "."], "--api-keys must be a file with a key in each line"),
+        (["x=out", "--trusted-proxies", "proxy.example"], "--trusted-proxies are addresses or"),
+        (["x=out", "--trusted-proxies", "10.0.0.1/8"], "has host bits set"),
+        (["x=out", "--trusted-proxies", "10.0.0.1,,::1"], "--trusted-proxies are addresses or"),
+        (["x=out", "--ssl-keyfile", "key.pem"], "--ssl-keyfile needs --ssl-certfile"),
+        (["x=out", "--ssl-certfile", "no.pem"], "must be a certificate and its key in PEM"),
+        (["x=out", "--ssl-certfile", __file__], "must be a certificate and its key in PEM"),
+        (["FOLDER", "--port", "99999"], "from 0 to 65535"),
+        (["FOLDER", "--port", "-1"], "from 0 to 65535"),
     ],
 )
-def test_the_command_says_what_is_wrong(arguments, message, capsys):
-    assert command.main([*arguments, "--port", "0"]) == 2
+def test_the_command_says_what_is_wrong(folder, arguments, message, capsys):
+    given = [str(folder) if text == "FOLDER" else text for text in arguments]
+    assert command.main(["--port", "0", *given]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -200,23 +215,26 @@ def test_a_port_in_use_is_reported_before_ray_starts(folder, capsys, monkeypatch
     assert "in use" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("port", ["99999", "-1"])
-def test_an_invalid_port_is_reported(folder, capsys, port):
-    assert command.main([str(folder), "--port", port]) == 2
-    assert "from 0 to 65535" in capsys.readouterr().err
-
-
 def test_names_and_options_of_the_command():
     name, found = command.named("en-de=a/b,replicas=2,gpus=0.5,provider=P,batch_tokens=9")
     assert (name, found.folder, found.replicas, found.gpus) == ("en-de", "a/b", 2, 0.5)
     assert (found.providers, found.batch_tokens) == (["P"], 9)
     assert command.named("out/onnx")[0] == "onnx"
     assert found.shares(8) == (4, 1)  # a GPU has one worker
-    assert command.ServedArtefact("x").shares(8) == (1, 8)
-    assert command.ServedArtefact("x", replicas=4).shares(8) == (1, 2)
-    assert command.ServedArtefact("x", threads=2).shares(8) == (2, 4)
-    assert command.ServedArtefact("x", workers=1).shares(8) == (8, 1)
-    assert command.ServedArtefact("x", replicas=16).shares(8) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "options, threads, workers",
+    [
+        ({}, 1, 8),
+        ({"replicas": 4}, 1, 2),
+        ({"threads": 2}, 2, 4),
+        ({"workers": 1}, 8, 1),
+        ({"replicas": 16}, 1, 1),
+    ],
+)
+def test_replicas_and_workers_share_the_cores(options, threads, workers):
+    assert command.ServedArtefact("x", **options).shares(8) == (threads, workers)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import openai
 import pytest
-from helpers import exports, local_service, recordings
+from helpers import local_service, recordings
 from helpers.service_requests import ask, raw, wait_for
 from helpers.sound_pool import SEGMENTS, WINDOWS, SoundPool
 
@@ -17,7 +17,6 @@ from keras_transformer.export.serving.bodies import MULTIPART, read_content
 from keras_transformer.export.serving.limits import FORM_FIELDS, Limits
 from keras_transformer.export.serving.ray_pool import RayPool
 from keras_transformer.export.serving.refusals import Invalid
-from keras_transformer.search import GreedySearch
 
 soundfile = pytest.importorskip("soundfile")
 pytest.importorskip("python_multipart")
@@ -33,19 +32,14 @@ def pool():
 
 @pytest.fixture(scope="module")
 def running(pool, folder):
-    made = local_service.Running({"whisper": pool, "en-de": local_service.Pool(folder)}, SMALL)
-    yield made
-    made.stop()
-
-
-def make_client(running):
-    address = f"http://127.0.0.1:{running.port}/v1"
-    return openai.OpenAI(base_url=address, api_key="-", max_retries=0)
+    pools = {"whisper": pool, "en-de": local_service.Pool(folder)}
+    with local_service.Running(pools, SMALL) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def client(running):
-    with make_client(running) as made:
+    with running.openai() as made:
         yield made
 
 
@@ -69,35 +63,33 @@ def test_text_and_subtitles(client, form):
 
 
 def test_all_scores_and_times(client, pool):
-    found = client.audio.transcriptions.create(**sound(), response_format="verbose_json")
-    assert (found.language, found.duration, found.words) == ("en", 32.25, None)
-    assert found.to_dict()["task"] == "transcribe"
-    first, second = found.segments
-    assert (first.id, first.start, first.end, first.text) == (0, 0.0, 1.2, " No matter.")
-    assert (second.seek, second.tokens, second.temperature) == (3000, [60, 6, 61], 0.5)
-    scores = second.avg_logprob, second.no_speech_prob, second.compression_ratio
-    assert scores == (-0.5, 0.25, 1.25)
+    found = client.audio.transcriptions.create(**sound(), response_format="verbose_json").to_dict()
+    first, second = found.pop("segments")
+    rest = {"text": "No matter. Try again.", "usage": {"type": "duration", "seconds": 33}}
+    assert found == {"task": "transcribe", "language": "en", "duration": 32.25, **rest}
+    assert (first["id"], first["start"], first["end"], first["text"]) == (0, 0, 1.2, " No matter.")
+    numbers = {"avg_logprob": -0.5, "no_speech_prob": 0.25, "compression_ratio": 1.25}
+    place = {"id": 1, "seek": 3000, "start": 31.0, "end": 32.5, "text": " Try again."}
+    assert second == {**place, **numbers, "tokens": [60, 6, 61], "temperature": 0.5}
     found = client.audio.transcriptions.create(
         **sound(), response_format="verbose_json", timestamp_granularities=["word"]
     )
-    assert [(word.word, word.start, word.end) for word in found.words] == [
-        ("No", 0.0, 0.5),
-        ("matter.", 0.5, 1.2),
-    ]
+    words = [(word.word, word.start, word.end) for word in found.words]
+    assert words == [("No", 0.0, 0.5), ("matter.", 0.5, 1.2)]
     assert found.segments is None and pool.calls[-1][1]["word_timestamps"] is True
 
 
 def test_options_and_translations(client, pool):
-    client.audio.transcriptions.create(
-        **sound(),
-        language="DE",
-        prompt="Nagg, Nell",
-        temperature=0.25,
-        chunking_strategy="auto",
-    )
-    options = {"language": "de", "initial_prompt": "Nagg, Nell", "temperatures": (0.25,)}
-    options["vad_filter"] = True
-    assert pool.calls[-1][1] == {"task": "transcribe", "most_seconds": 60, **options}
+    options = {"language": "DE", "prompt": "Nagg, Nell", "temperature": 0.25}
+    client.audio.transcriptions.create(**sound(), **options, chunking_strategy="auto")
+    assert pool.calls[-1][1] == {
+        "task": "transcribe",
+        "most_seconds": 60,
+        "language": "de",
+        "initial_prompt": "Nagg, Nell",
+        "temperatures": (0.25,),
+        "vad_filter": True,
+    }
     with pytest.warns(DeprecationWarning):  # by the package
         found = client.audio.translations.create(**sound())
     assert found.text == "No matter. Try again."
@@ -213,54 +205,76 @@ def test_replicas_refuse_sound():
 # With a model
 
 
-@pytest.mark.full
-def test_the_service_returns_the_segments_of_transcriber(tmp_path):
+@pytest.fixture(scope="module")
+def whisper():
     from helpers import whisper_folder
 
-    random, path = np.random.default_rng(0), tmp_path / "a.wav"
-    soundfile.write(path, random.normal(0, 0.1, 4000).astype("float32"), 16_000)
-    artefact = whisper_folder.artefact()
-    other = exports.artefact(GreedySearch(), "translate")
-    log = io.StringIO()
-    pools = {"whisper": local_service.Pool(artefact), "other": local_service.Pool(other)}
-    running = local_service.Running(pools, Limits(sound_seconds=1), log)
-    options = {"temperatures": (0.5,), "language": "de", "word_timestamps": True}
-    transcription = Transcriber(artefact, threads=1).transcribe(path, **options)
-    expected = list(transcription)
-    with make_client(running) as client:
+    return whisper_folder.artefact()
 
-        def ask_for(data, **options):
-            return client.audio.transcriptions.create(
-                model="whisper",
-                file=("a.wav", data),
-                response_format="verbose_json",
-                timestamp_granularities=["segment", "word"],
-                **options,
-            )
 
-        found = ask_for(path.read_bytes(), temperature=0.5, language="de")
-        assert (found.language, found.duration) == ("de", transcription.duration)
-        assert [(s.start, s.end, s.text, s.seek) for s in found.segments] == [
-            (s.start, s.end, s.text, s.seek) for s in expected
-        ]
-        assert len(found.words) == sum(len(s.words) for s in expected)
-        whole, noise = recordings.written("flac", [(0, recordings.chirp(0.9))]), np.zeros(320)
-        assert 0 < ask_for(whole[: len(whole) // 2]).duration < 0.9  # damaged
-        many = recordings.written("webm", [(0, np.zeros((9, 24_000), "float32"))])
-        assert ask_for(many).duration == pytest.approx(0.5, abs=0.05)
-        long = io.BytesIO()
-        soundfile.write(long, np.zeros(17_000), 16_000, format="WAV")
-        for data, reason in (
-            (b"no sound", "cannot be read as sound"),
-            (b"", "is empty"),
-            (long.getvalue(), "longer than 1 seconds"),
-            (f"#EXTM3U\n#EXTINF:1,\nfile:{path}\n".encode(), "cannot be read as sound"),
-            # A gap of 20 minutes in the time stamps of a small file counts as sound.
-            (recordings.matroska([(0, noise), (1_200_000, noise)]), "longer than 1 seconds"),
-        ):
-            with pytest.raises(openai.BadRequestError, match=reason):
-                ask_for(data)
-        with pytest.raises(openai.BadRequestError, match="does not know the language 'xx'"):
-            ask_for(path.read_bytes(), language="xx")
-    running.stop()
-    assert '"status": 400' in log.getvalue() or '"status":400' in log.getvalue()
+@pytest.fixture(scope="module")
+def ask_for(whisper):
+    """A function that returns what a small Whisper model hears."""
+    pools = {"whisper": local_service.Pool(whisper)}
+    with local_service.Running(pools, Limits(sound_seconds=1)) as made, made.openai() as client:
+        yield lambda data, **options: client.audio.transcriptions.create(
+            **sound(data),
+            response_format="verbose_json",
+            timestamp_granularities=["segment", "word"],
+            **options,
+        )
+
+
+def wave(samples):
+    file = io.BytesIO()
+    soundfile.write(file, samples.astype("float32"), 16_000, format="WAV")
+    return file.getvalue()
+
+
+@pytest.mark.full
+def test_the_service_returns_the_segments_of_transcriber(ask_for, whisper, tmp_path):
+    path = tmp_path / "a.wav"
+    path.write_bytes(wave(np.random.default_rng(0).normal(0, 0.1, 4000)))
+    transcription = Transcriber(whisper, threads=1).transcribe(
+        path, temperatures=(0.5,), language="de", word_timestamps=True
+    )
+    expected = [*transcription]
+    found = ask_for(path.read_bytes(), temperature=0.5, language="de")
+    assert (found.language, found.duration) == ("de", transcription.duration)
+    assert [(s.start, s.end, s.text, s.seek) for s in found.segments] == [
+        (s.start, s.end, s.text, s.seek) for s in expected
+    ]
+    assert len(found.words) == sum(len(s.words) for s in expected)
+
+
+@pytest.mark.full
+def test_damaged_sound_and_many_channels_are_heard(ask_for):
+    whole = recordings.written("flac", [(0, recordings.chirp(0.9))])
+    assert 0 < ask_for(whole[: len(whole) // 2]).duration < 0.9
+    many = recordings.written("webm", [(0, np.zeros((9, 24_000), "float32"))])
+    assert ask_for(many).duration == pytest.approx(0.5, abs=0.05)
+
+
+NOISE = np.zeros(320)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "make, options, reason",
+    [
+        (lambda: b"no sound", {}, "cannot be read as sound"),
+        (lambda: b"", {}, "is empty"),
+        (lambda: wave(np.zeros(17_000)), {}, "longer than 1 seconds"),
+        (lambda: b"#EXTM3U\n#EXTINF:1,\nfile:/etc/hosts\n", {}, "cannot be read as sound"),
+        # A gap of 20 minutes in the time stamps of a small file counts as sound.
+        (
+            lambda: recordings.matroska([(0, NOISE), (1_200_000, NOISE)]),
+            {},
+            "longer than 1 seconds",
+        ),
+        (lambda: wave(NOISE), {"language": "xx"}, "does not know the language 'xx'"),
+    ],
+)
+def test_refused_sound(ask_for, make, options, reason):
+    with pytest.raises(openai.BadRequestError, match=reason):
+        ask_for(make(), **options)
