@@ -61,22 +61,39 @@ def rows(folder):
     return found
 
 
+class Job:
+    """A job without Ray, whose parts one worker computes.
+
+    Args:
+        folder: folder to fill.
+        artefact: folder of the artefact.
+        paths: the input files.
+        providers: as in `Worker`.
+        options: of the plan.
+
+    Attributes:
+        plan, parts, worker: of the job.
+    """
+
+    def __init__(self, folder, artefact, paths, providers=None, **options):
+        folder.mkdir(exist_ok=True)
+        self.plan = plan.make_plan(options_of(artefact, **options), paths)
+        self.parts = self.plan.parts()
+        self.worker = Worker(artefact, folder, self.plan.options, providers, 1)
+
+    def answer(self, *parts):
+        """Computes parts as Ray asks for them. Returns the lines done, and the failure."""
+        done = self.worker({"parts": [part._asdict() for part in parts]})
+        return done["lines"], done["failure"]
+
+
 def answer(folder, artefact, paths, together=1, **options):
-    """Runs all parts of a job in one worker, `together` at a time. Returns the plan."""
-    folder.mkdir(exist_ok=True)
-    made = plan.make_plan(options_of(artefact, **options), paths)
-    worker = Worker(artefact, folder, made.options, None, 1)
-    parts = made.parts()
-    for begin in range(0, len(parts), together):
-        group = parts[begin : begin + together]
-        done = worker(as_row(group))
-        assert (done["lines"], done["failure"]) == (sum(part.lines for part in group), None)
-    return made
-
-
-def as_row(parts):
-    """Returns a worker's input from Ray."""
-    return {"parts": [part._asdict() for part in parts]}
+    """Runs all parts of a job, `together` at a time. Returns the plan."""
+    job = Job(folder, artefact, paths, **options)
+    for begin in range(0, len(job.parts), together):
+        group = job.parts[begin : begin + together]
+        assert job.answer(*group) == (sum(part.lines for part in group), None)
+    return job.plan
 
 
 def open_to_others(pid):

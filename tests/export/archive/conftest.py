@@ -17,3 +17,9 @@ def inputs(tmp_path):
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory):
     return artefacts.write(tmp_path_factory.mktemp("archive") / "onnx", artefacts.tokenizer())
+
+
+@pytest.fixture
+def job(translator, inputs, tmp_path):
+    """A job of four parts, in the folder `out`."""
+    return archives.Job(tmp_path / "out", translator, inputs)

@@ -6,7 +6,7 @@ import pytest
 from helpers import archives
 
 from keras_transformer.export.archive import plan
-from keras_transformer.export.archive.worker import MOST_TRIES, TRIES_ENDING, Worker
+from keras_transformer.export.archive.worker import MOST_TRIES, TRIES_ENDING
 
 
 @pytest.mark.parametrize("format", ["parquet", "jsonl", "text"])
@@ -22,39 +22,29 @@ def test_parts_answered_together_equal_parts_answered_alone(
         assert (out / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_worker_refuses_another_artefact_than_the_planned_one(translator, inputs, tmp_path):
-    made = plan.make_plan(archives.OPTIONS, inputs)
-    worker = Worker(translator, tmp_path, made.options, None, 1)
-    done = worker(archives.as_row(made.parts()[:1]))
-    assert "was replaced since the job was planned" in done["failure"]
-    assert not archives.parts(tmp_path)
-
-
-def test_existing_parts_of_a_group_are_left_alone(translator, inputs, tmp_path):
+@pytest.mark.parametrize("together", [1, 4])
+def test_existing_parts_are_left_alone(together, translator, inputs, tmp_path):
     out = tmp_path / "out"
-    made = archives.answer(out, translator, inputs, together=4)
+    archives.answer(out, translator, inputs)
     before = [path.read_bytes() for path in archives.parts(out)]
     kept = archives.parts(out)[1]
     kept.write_bytes(b"as it was")
     for path in archives.parts(out)[2:]:  # killed between two files
         path.unlink()
-    archives.answer(out, translator, inputs, together=4)
+    archives.answer(out, translator, inputs, together)
     assert kept.read_bytes() == b"as it was"
     kept.write_bytes(before[1])
     assert [path.read_bytes() for path in archives.parts(out)] == before
-    assert len(made.parts()) == 4 and not list(out.glob(".*"))
+    assert not list(out.glob(".*"))  # no temporary files
 
 
-def test_after_a_death_parts_are_answered_one_by_one(translator, inputs, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    made = plan.make_plan(archives.options_of(translator), inputs)
-    parts = made.parts()
-    for part, tries in zip(parts[:3], (1, 1, MOST_TRIES), strict=True):
-        (out / f".{part.name}{TRIES_ENDING}").write_bytes(b"x" * tries)
-    done = Worker(translator, out, made.options, None, 1)(archives.as_row(parts))
-    assert "5 workers have died at lines 5 to 5 of" in done["failure"]
-    assert [path.name for path in archives.parts(out)] == [part.name for part in parts[:2]]
+def test_after_a_death_parts_are_answered_one_by_one(job, tmp_path):
+    for part, tries in zip(job.parts[:3], (1, 1, MOST_TRIES), strict=True):
+        (tmp_path / "out" / f".{part.name}{TRIES_ENDING}").write_bytes(b"x" * tries)
+    assert "5 workers have died at lines 5 to 5 of" in job.answer(*job.parts)[1]
+    assert [path.name for path in archives.parts(tmp_path / "out")] == [
+        part.name for part in job.parts[:2]
+    ]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])

@@ -21,16 +21,12 @@ PART_LINES = 7  # 108 parts, each far faster than Ray's dispatch
 TOKENIZER = artefacts.tokenizer()
 
 
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    return artefacts.write(tmp_path_factory.mktemp("job") / "onnx", TOKENIZER)
-
-
 def start(artefact, inputs, out, *options):
     module = "keras_transformer.export.archive"
-    arguments = [sys.executable, "-m", module, artefact, inputs, out, *options]
+    arguments = [
+        str(part) for part in (sys.executable, "-m", module, artefact, inputs, out, *options)
+    ]
     environment = os.environ | {"HOME": str(pathlib.Path(out).parent)}
-    arguments = list(map(str, arguments))
     return subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=environment)
 
 
@@ -100,11 +96,7 @@ def inputs(tmp_path):
 def test_a_folder_of_another_job_is_refused(translator, inputs, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    options = {
-        **{"artefact": "0" * 64, "format": "text", "column": "text", "with_source": False},
-        **{"part_lines": 2000, "batch_tokens": 2048, "seed": None},
-    }
-    plan.write_plan(plan.make_plan(options, plan.find_inputs(inputs)), out)
+    plan.write_plan(plan.make_plan(archives.OPTIONS, plan.find_inputs(inputs)), out)
     with pytest.raises(ArchiveError, match="was begun with artefact '000"):
         run_archive(translator, inputs, out)
     with pytest.raises(ArchiveError, match="holds no _plan.json, but in.txt.gz"):
@@ -112,34 +104,39 @@ def test_a_folder_of_another_job_is_refused(translator, inputs, tmp_path):
     assert not (tmp_path / job.LOCK_FILE).exists()  # not a job's folder
 
 
-def test_wrong_arguments_are_refused(translator, inputs, tmp_path):
-    for options, told in (
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
         ({"format": "csv"}, "`format` must be one of"),
         ({"part_lines": 0}, "`part_lines` must be at least 1, got 0"),
         ({"workers": 0}, "`workers` must be at least 1"),
         ({"threads": 0}, "`threads` must be at least 1"),
         ({"seed": 3}, "draws no random numbers"),
-    ):
-        with pytest.raises(ValueError, match=told):
-            run_archive(translator, inputs, tmp_path / "out", **options)
+    ],
+)
+def test_wrong_arguments_are_refused(translator, inputs, tmp_path, options, told):
+    with pytest.raises(ValueError, match=told):
+        run_archive(translator, inputs, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_artefact_without_a_head_is_refused(inputs, tmp_path):
     echo = head_artefacts.write(tmp_path / "echo", TOKENIZER, "echo")
     with pytest.raises(ArchiveError, match="without a head"):
         run_archive(echo, inputs, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_cluster_gives_an_error_of_one_line(translator, inputs, tmp_path):
+def test_a_missing_cluster_gives_an_error_of_one_line(translator, inputs, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
 
     def init(*arguments, **options):
         raise ConnectionError("nobody answers\nat all")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ray, "init", init)
-        with pytest.raises(
-            ArchiveError, match=r"did not start \(here:1\): nobody answers. Finished parts"
-        ):
-            run_archive(translator, inputs, tmp_path / "out", address="here:1", quiet=True)
+    monkeypatch.setattr(ray, "init", init)
+    told = r"did not start \(here:1\): nobody answers. Finished parts"
+    with pytest.raises(ArchiveError, match=told):
+        run_archive(translator, inputs, tmp_path / "out", address="here:1", quiet=True)
 
 
 @pytest.mark.parametrize("address", ["local", "here:1"])

@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from keras_transformer.export.archive import ArchiveError, outputs, plan
 from keras_transformer.export.archive.job import JobProgress
-from keras_transformer.export.archive.worker import MOST_TRIES, TRIES_ENDING, Worker
+from keras_transformer.export.archive.worker import MOST_TRIES, TRIES_ENDING
 
 TOKENIZER = artefacts.tokenizer()
 LINES = archives.LINES
@@ -26,21 +26,16 @@ def test_every_line_has_its_row(format, translator, inputs, tmp_path):
     rows = archives.rows(out)
     if format == "parquet":
         assert parquet.read_table(out).to_pylist() == rows  # the folder is one table
-    assert [(row["file"], row["line"]) for row in rows] == [
-        *((inputs[0], number) for number in range(1, 6)),
-        (inputs[1], 1),
-    ]
-    assert [row["source"] for row in rows] == [*LINES, "\ufffd"]
-    for row, line in zip(rows[:5], LINES, strict=True):
-        if line in ("", LINES[3]):
-            continue
-        (text, _), (score, _) = artefacts.expected_hypotheses(TOKENIZER, line)
-        assert row["text"] == text and row["error"] is None
-        assert row["score"] == pytest.approx(score, rel=1e-6)
-    assert (rows[1]["text"], rows[1]["score"], rows[1]["error"]) == ("", 0.0, None)
-    for number, reason in ((3, "takes at most 61"), (5, "not UTF-8")):
-        assert rows[number]["text"] is rows[number]["score"] is None
-        assert reason in rows[number]["error"]
+    places = [*((inputs[0], number) for number in range(1, 6)), (inputs[1], 1)]
+    reasons = {3: "takes at most 61", 5: "not UTF-8"}
+    for number, (row, place, line) in enumerate(zip(rows, places, [*LINES, "\ufffd"], strict=True)):
+        assert (row["file"], row["line"], row["source"]) == (*place, line)
+        if number in reasons:
+            assert row["text"] is row["score"] is None and reasons[number] in row["error"]
+        else:
+            (text, _), (score, _) = artefacts.expected_hypotheses(TOKENIZER, line)
+            expected = (text, pytest.approx(score, rel=1e-6)) if line else ("", 0)
+            assert (row["text"], row["score"], row["error"]) == (*expected, None)
 
 
 def test_the_text_format_writes_errors_to_another_file(translator, inputs, tmp_path):
@@ -58,8 +53,7 @@ def test_the_text_format_writes_errors_to_another_file(translator, inputs, tmp_p
 
 
 def test_other_tasks_have_their_columns(tmp_path):
-    archives.write_text(tmp_path / "in.gz", ["a man", "", "two dogs run"])
-    paths = [str(tmp_path / "in.gz")]
+    paths = [str(archives.write_text(tmp_path / "in.gz", ["a man", "", "two dogs run"]))]
     rows = {}
     for task in ("classify", "tag", "embed", "embed_tokens"):
         artefact = head_artefacts.write(tmp_path / task, TOKENIZER, task)
@@ -82,20 +76,10 @@ def test_other_tasks_have_their_columns(tmp_path):
 
 def test_one_seed_holds_for_all_parts(tmp_path):
     artefact = seeded_artefact.write(tmp_path / "story", TOKENIZER)
-    archives.write_text(tmp_path / "in.gz", ["a man"] * 5)
-    archives.answer(tmp_path / "out", artefact, [str(tmp_path / "in.gz")], seed=3)
+    path = archives.write_text(tmp_path / "in.gz", ["a man"] * 5)
+    archives.answer(tmp_path / "out", artefact, [str(path)], seed=3)
     ids = seeded_artefact.moved(TOKENIZER, "a man", 3)
     assert {row["text"] for row in archives.rows(tmp_path / "out")} == {TOKENIZER.decode(ids)}
-
-
-def test_an_existing_part_is_left_alone(translator, inputs, tmp_path):
-    out = tmp_path / "out"
-    made = archives.answer(out, translator, inputs)
-    (out / "part-000001.parquet").write_bytes(b"as it was")
-    archives.answer(out, translator, inputs)
-    assert (out / "part-000001.parquet").read_bytes() == b"as it was"
-    assert not list(out.glob(".*"))  # no temporary files
-    assert len(made.parts()) == 4
 
 
 @pytest.mark.parametrize("format", ["parquet", "jsonl", "text"])
@@ -123,52 +107,37 @@ def test_parts_and_errors_are_flushed_to_the_disk(translator, inputs, tmp_path, 
 
     monkeypatch.setattr(os, "fsync", seen)
     archives.answer(tmp_path / "out", translator, inputs, format="text")
+    parts = {str(path) for path in archives.parts(tmp_path / "out")}
+    assert len(parts) > 4  # with their errors
     names = {os.path.basename(path) for path in flushed}
-    parts = {path.name for path in archives.parts(tmp_path / "out")}
-    assert len(parts) > 4 and parts <= names  # with their errors
-    assert str(tmp_path / "out") in flushed
+    assert {os.path.basename(path) for path in parts} <= names and str(tmp_path / "out") in flushed
 
 
-def test_a_part_is_answered_at_its_last_try(translator, inputs, tmp_path):
-    (tmp_path / "out").mkdir()
-    made = plan.make_plan(archives.options_of(translator), inputs)
-    part = made.parts()[1]
+def test_a_part_is_answered_at_its_last_try_and_ends_the_job_after_it(job, tmp_path):
+    part = job.parts[1]
     tries = tmp_path / "out" / f".{part.name}{TRIES_ENDING}"
+    tries.write_bytes(b"x" * MOST_TRIES)
+    with pytest.raises(ArchiveError, match="5 workers have died at lines 3 to 4 of .*a.txt.gz"):
+        job.worker.compute([part])
     tries.write_bytes(b"x" * (MOST_TRIES - 1))
-    assert Worker(translator, tmp_path / "out", made.options, None, 1).compute([part])[0] == 2
+    assert job.answer(part) == (2, None)
     assert (tmp_path / "out" / part.name).exists() and not tries.exists()
 
 
-def test_a_part_that_kills_workers_repeatedly_ends_the_job(translator, inputs, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    made = plan.make_plan(archives.options_of(translator), inputs)
-    part = made.parts()[1]
-    (out / f".{part.name}{TRIES_ENDING}").write_bytes(b"x" * MOST_TRIES)
-    worker = Worker(translator, out, made.options, None, 1)
-    with pytest.raises(ArchiveError, match="5 workers have died at lines 3 to 4 of .*a.txt.gz"):
-        worker.compute([part])
-
-
-def test_a_file_that_changes_while_the_job_runs_is_refused(translator, inputs, tmp_path):
-    (tmp_path / "out").mkdir()
-    made = plan.make_plan(archives.options_of(translator), inputs)
-    worker = Worker(translator, tmp_path / "out", made.options, None, 1)
+def test_a_file_that_changes_while_the_job_runs_is_refused(job, tmp_path):
     for content in (b"another\n", b"z\n"):  # the second has the size of the first version
         (tmp_path / "b.txt").write_bytes(content)
-        with pytest.raises(ArchiveError, match="b.txt has changed since the job was planned: 2 b"):
-            worker.compute(made.parts()[3:])
+        assert "b.txt has changed since the job was planned: 2 b" in job.answer(*job.parts[3:])[1]
     (tmp_path / "b.txt").unlink()
-    with pytest.raises(ArchiveError, match="b.txt cannot be read any more"):
-        worker.compute(made.parts()[3:])
+    assert "b.txt cannot be read any more" in job.answer(*job.parts[3:])[1]
 
 
-def test_a_worker_reports_its_failure_and_does_not_raise(translator, inputs, tmp_path):
-    (tmp_path / "out").mkdir()
-    made = plan.make_plan(archives.options_of(translator), inputs)
-    worker = Worker(translator, tmp_path / "out", made.options, ["NoProvider"], 1)
-    done = worker(archives.as_row(made.parts()[:1]))
-    assert done["lines"] == 0 and done["failure"].startswith("ProviderError: NoProvider is not in")
+def test_a_worker_reports_its_failure_and_does_not_raise(job, translator, inputs, tmp_path):
+    other = archives.Job(tmp_path / "out", translator, inputs, ["NoProvider"])
+    lines, failure = other.answer(*other.parts[:1])
+    assert lines == 0 and failure.startswith("ProviderError: NoProvider is not in")
+    job.plan.options["artefact"] = "0" * 64
+    assert "was replaced since the job was planned" in job.answer(*job.parts[:1])[1]
     assert not archives.parts(tmp_path / "out")
 
 
@@ -178,35 +147,32 @@ def test_parts_stay_missing_when_the_machine_fails(translator, tmp_path, togethe
         def run(self, outputs, feed):
             raise RuntimeError("CUDA failure 999: unknown error")
 
-    (tmp_path / "out").mkdir()
     path = archives.write_text(tmp_path / "c.txt.gz", archives.lines(40))
-    options = archives.options_of(translator, part_lines=10)
-    made = plan.make_plan(options, plan.find_inputs([path]))
-    worker = Worker(translator, tmp_path / "out", made.options, None, 1)
-    first, *rest = made.parts()
-    assert worker(archives.as_row([first]))["failure"] is None
-    worker._runner.session = Gone()
-    done = worker(archives.as_row(rest[:together]))
-    assert (done["lines"], done["errors"]) == (0, 0)
-    assert done["failure"].startswith("MachineError: CUDA failure 999: unknown error")
+    job = archives.Job(tmp_path / "out", translator, [str(path)], part_lines=10)
+    first, *rest = job.parts
+    assert job.answer(first) == (10, None)
+    job.worker._runner.session = Gone()
+    lines, failure = job.answer(*rest[:together])
+    assert not lines and failure.startswith("MachineError: CUDA failure 999: unknown error")
     assert [part.name for part in archives.parts(tmp_path / "out")] == [first.name]
 
 
 # Plans
 
 
-def test_a_plan_is_read_as_it_was_written(inputs, tmp_path):
-    made = plan.make_plan(archives.OPTIONS, inputs)
-    assert plan.read_plan(_folder(tmp_path)) is None
-    plan.write_plan(made, tmp_path / "out")
-    assert plan.read_plan(tmp_path / "out") == made
-    assert made.lines == 6 and [part.lines for part in made.parts()] == [2, 2, 1, 1]
-    plan.check_same(made, archives.OPTIONS, inputs, tmp_path / "out")
+@pytest.fixture
+def planned(inputs, tmp_path):
+    return plan.make_plan(archives.OPTIONS, inputs)
 
 
-def _folder(tmp_path):
-    (tmp_path / "out").mkdir()
-    return tmp_path / "out"
+def test_a_plan_is_read_as_it_was_written(planned, inputs, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    assert plan.read_plan(out) is None
+    plan.write_plan(planned, out)
+    assert plan.read_plan(out) == planned
+    assert planned.lines == 6 and [part.lines for part in planned.parts()] == [2, 2, 1, 1]
+    plan.check_same(planned, archives.OPTIONS, inputs, out)
 
 
 @pytest.mark.parametrize(
@@ -217,45 +183,44 @@ def _folder(tmp_path):
         ({"artefact": "1" * 64}, "begun with artefact '000"),
     ],
 )
-def test_other_options_are_refused(options, told, inputs, tmp_path):
-    made = plan.make_plan(archives.OPTIONS, inputs)
+def test_other_options_are_refused(options, told, planned, inputs, tmp_path):
     with pytest.raises(ArchiveError, match=told):
-        plan.check_same(made, {**archives.OPTIONS, **options}, inputs, tmp_path)
+        plan.check_same(planned, {**archives.OPTIONS, **options}, inputs, tmp_path)
 
 
-def test_other_input_is_refused(inputs, tmp_path):
-    made = plan.make_plan(archives.OPTIONS, inputs)
-    with pytest.raises(ArchiveError, match="for 2 input files, and this run has 1; .*b.txt"):
-        plan.check_same(made, archives.OPTIONS, inputs[:1], tmp_path)
-    with pytest.raises(ArchiveError, match="first difference is their order"):
-        plan.check_same(made, archives.OPTIONS, inputs[::-1], tmp_path)
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        (slice(1), "for 2 input files, and this run has 1; .*b.txt"),
+        (slice(None, None, -1), "first difference is their order"),
+        (slice(None), "b.txt has changed since"),
+    ],
+)
+def test_other_input_is_refused(chosen, told, planned, inputs, tmp_path):
     os.utime(inputs[1], ns=(0, 0))
-    with pytest.raises(ArchiveError, match="b.txt has changed since"):
-        plan.check_same(made, archives.OPTIONS, inputs, tmp_path)
+    with pytest.raises(ArchiveError, match=told):
+        plan.check_same(planned, archives.OPTIONS, inputs[chosen], tmp_path)
 
 
-def test_a_damaged_plan_and_a_foreign_folder_are_refused(inputs, tmp_path):
-    folder = _folder(tmp_path)
-    plan.write_plan(plan.make_plan(archives.OPTIONS, inputs), folder)
+def test_a_damaged_plan_and_a_foreign_folder_are_refused(planned, tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    plan.write_plan(planned, folder)
     path = folder / plan.PLAN_FILE
     text = path.read_text()
-    for damaged in (text[:-9], text.replace('"lines": 5', '"lines": 6'), "[]"):
-        path.write_text(damaged)
-        with pytest.raises(ArchiveError, match="plan.json is damaged"):
-            plan.read_plan(folder)
     newer = json.loads(text) | {"format_version": 2}
-    path.write_text(json.dumps(newer | {"checksum": plan.checksum(newer)}))
-    with pytest.raises(ArchiveError, match="Use the release that began the job"):
-        plan.read_plan(folder)
-    path.unlink()
-    (folder / "notes.txt").touch()
+    for content, told in (
+        (text[:-9], "plan.json is damaged"),
+        (text.replace('"lines": 5', '"lines": 6'), "plan.json is damaged"),
+        ("[]", "plan.json is damaged"),
+        (json.dumps(newer | {"checksum": plan.checksum(newer)}), "Use the release that began"),
+    ):
+        path.write_text(content)
+        with pytest.raises(ArchiveError, match=told):
+            plan.read_plan(folder)
+    path.rename(folder / "notes.txt")
     with pytest.raises(ArchiveError, match="holds no _plan.json, but notes.txt"):
         plan.read_plan(folder)
-
-
-def test_input_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(ArchiveError, match="a.txt cannot be read: No such file"):
-        plan.make_plan(archives.OPTIONS, [str(tmp_path / "a.txt")])
 
 
 def test_inputs_are_found_once_and_in_order(tmp_path):
@@ -266,8 +231,12 @@ def test_inputs_are_found_once_and_in_order(tmp_path):
     with pytest.raises(ArchiveError, match="No file matches .*none"):
         plan.find_inputs([tmp_path / "none*"])
     (tmp_path / "bad.gz").write_bytes(b"no gzip")
-    with pytest.raises(ArchiveError, match="bad.gz is not a whole gzip file"):
-        plan.make_plan(archives.OPTIONS, [str(tmp_path / "bad.gz")])
+    for name, told in (
+        ("bad.gz", "is not a whole gzip file"),
+        ("d.txt", "cannot be read: No such file"),
+    ):
+        with pytest.raises(ArchiveError, match=f"{name} {told}"):
+            plan.make_plan(archives.OPTIONS, [str(tmp_path / name)])
 
 
 @pytest.mark.parametrize("count", [3, 1_000_003])
