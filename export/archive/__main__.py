@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from keras_transformer.export.archive.job import PART_LINES, run_archive
 from keras_transformer.export.archive.outputs import ENDINGS
@@ -15,6 +16,68 @@ _EPILOG = (
 )
 
 
+# The arguments of the command, as `add_argument` takes them.
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "artefact": {"help": "folder that export_onnx wrote"},
+    "inputs": {
+        "nargs": "+",
+        "help": "files, or patterns in quotes: text, .jsonl and .parquet; the first two also as "
+        ".gz",
+    },
+    "folder": {"help": "for the parts; a job that was stopped continues in its folder"},
+    "--format": {"choices": sorted(ENDINGS), "default": "parquet", "help": "(default %(default)s)"},
+    "--column": {
+        "default": "text",
+        "help": "column to read from Parquet and JSON lines (default %(default)s)",
+    },
+    "--with-source": {
+        "action": "store_true",
+        "help": "write the source text, too, in its own column",
+    },
+    "--part-lines": {
+        "type": int,
+        "default": PART_LINES,
+        "metavar": "N",
+        "help": "lines of an output file (default %(default)s)",
+    },
+    "--batch-tokens": {
+        "type": int,
+        "default": 2048,
+        "metavar": "N",
+        "help": "tokens read by a batch, padding included (default %(default)s)",
+    },
+    "--seed": {
+        "type": int,
+        "metavar": "N",
+        "help": "seed of sampling (default: random, kept in plan)",
+    },
+    "--address": {
+        "default": "local",
+        "help": "address of a Ray cluster; 'auto' for this machine's cluster (default: this "
+        "machine alone)",
+    },
+    "--workers": {
+        "type": int,
+        "metavar": "N",
+        "help": "processes that compute (default: all that fit at the start)",
+    },
+    "--threads": {
+        "type": int,
+        "default": 1,
+        "metavar": "N",
+        "help": "cores of a worker (default %(default)s)",
+    },
+    "--gpus": {
+        "type": float,
+        "default": 0,
+        "metavar": "N",
+        "help": "GPUs of a worker, such as 1 or 0.5",
+    },
+    "--provider": {"action": "append", "metavar": "NAME", "help": "as in export.runtime's command"},
+    "--quiet": {"action": "store_true", "help": "no progress"},
+}
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m keras_transformer.export.archive",
@@ -22,58 +85,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "Data, and writes parts whose names are in the order of the lines.",
         epilog=_EPILOG,
     )
-    add = parser.add_argument
-    add("artefact", help="folder that export_onnx wrote")
-    add(
-        "inputs",
-        nargs="+",
-        help="files, or patterns in quotes: text, .jsonl and .parquet; the first two also as .gz",
-    )
-    add("folder", help="for the parts; a job that was stopped continues in its folder")
-    add("--format", choices=sorted(ENDINGS), default="parquet", help="(default %(default)s)")
-    add(
-        "--column",
-        default="text",
-        help="column to read from Parquet and JSON lines (default %(default)s)",
-    )
-    add("--with-source", action="store_true", help="write the source text, too, in its own column")
-    add(
-        "--part-lines",
-        type=int,
-        default=PART_LINES,
-        metavar="N",
-        help="lines of an output file (default %(default)s)",
-    )
-    add(
-        "--batch-tokens",
-        type=int,
-        default=2048,
-        metavar="N",
-        help="tokens read by a batch, padding included (default %(default)s)",
-    )
-    add("--seed", type=int, metavar="N", help="seed of sampling (default: random, kept in plan)")
-    add(
-        "--address",
-        default="local",
-        help="address of a Ray cluster; 'auto' for this machine's cluster (default: this machine "
-        "alone)",
-    )
-    add(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="processes that compute (default: all that fit at the start)",
-    )
-    add(
-        "--threads",
-        type=int,
-        default=1,
-        metavar="N",
-        help="cores of a worker (default %(default)s)",
-    )
-    add("--gpus", type=float, default=0, metavar="N", help="GPUs of a worker, such as 1 or 0.5")
-    add("--provider", action="append", metavar="NAME", help="as in export.runtime's command")
-    add("--quiet", action="store_true", help="no progress")
+    for name, options in _ARGUMENTS.items():
+        parser.add_argument(name, **options)
     return parser.parse_args(arguments)
 
 

@@ -108,7 +108,9 @@ def read(
             if kind != "parquet":
                 check_length(line)
             value = _field(line, column) if kind == "jsonl" else line
-            items.append(_string(value, column))
+            if not isinstance(value, (str, bytes)):
+                raise ValueError(f"{column!r} holds {type(value).__name__}, not a string")
+            items.append(value)
         except ValueError as error:
             items.append("")
             refused[place] = str(error)
@@ -198,9 +200,3 @@ def _field(line: bytes, column: str) -> Any:
     if not isinstance(row, dict) or column not in row:
         raise ValueError(f"no JSON object with the field {column!r}")
     return row[column]
-
-
-def _string(value: Any, column: str) -> str | bytes:
-    if not isinstance(value, (str, bytes)):
-        raise ValueError(f"{column!r} holds {type(value).__name__}, not a string")
-    return value

@@ -22,6 +22,62 @@ OPTION_TYPES: dict[str, type] = {
     "batch_tokens": int,
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LIMITS = Limits()
+# The arguments of the command, as `add_argument` takes them.
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "models": {
+        "nargs": "+",
+        "metavar": "[NAME=]FOLDER[,OPTION=VALUE...]",
+        "help": "folder of an artefact, and its name in the service (default: the folder's). A "
+        "translator called en-de is a pair of languages for /translate. Options: replicas, gpus "
+        "(for each), threads, workers, batch_tokens, provider",
+    },
+    "--host": {"default": "127.0.0.1", "help": "address to listen at (%(default)s)"},
+    "--port": {"type": int, "default": 8080, "help": "port (%(default)s; 0: any)"},
+    "--queue": {
+        "type": int,
+        "default": _LIMITS.waiting_lines,
+        "metavar": "LINES",
+        "help": "lines of a client that may wait for a model before its requests are refused "
+        "(%(default)s)",
+    },
+    "--deadline": {
+        "type": float,
+        "default": _LIMITS.deadline_seconds,
+        "metavar": "SECONDS",
+        "help": "deadline of requests without one (%(default)g)",
+    },
+    "--drain": {
+        "type": float,
+        "default": 30.0,
+        "metavar": "SECONDS",
+        "help": "time for open requests after SIGTERM (%(default)g)",
+    },
+    "--allow-host": {
+        "action": "append",
+        "default": [],
+        "metavar": "NAME",
+        "help": "additional host name to accept in `Host` and `Origin`, for example your proxy's; "
+        "repeatable",
+    },
+    "--api-keys": {"metavar": "FILE", "help": "file with the keys of clients, one a line"},
+    "--trusted-proxies": {
+        "type": lambda text: text.split(","),
+        "default": [],
+        "metavar": "ADDRESS,...",
+        "help": "proxies, or networks of them, whose `X-Forwarded-For` names the client",
+    },
+    "--ssl-certfile": {"metavar": "FILE", "help": "certificate chain in PEM, for HTTPS"},
+    "--ssl-keyfile": {"metavar": "FILE", "help": "its private key, if that is a separate file"},
+    "--replicas": {
+        "type": int,
+        "metavar": "N",
+        "help": "processes for each model that names no number, started and watched by Ray "
+        "(default: this process alone, without Ray)",
+    },
+    "--ray-address": {"metavar": "ADDRESS", "help": "address of a running Ray cluster"},
+    "--quiet": {"action": "store_true", "help": "no line for each request on standard output"},
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,66 +88,8 @@ def parser() -> argparse.ArgumentParser:
         epilog="Exit status: 0 all accepted requests were answered; 1 some were not; "
         "2 wrong arguments, a bad artefact, a port that is taken.",
     )
-    add, limits = found.add_argument, Limits()
-    add(
-        "models",
-        nargs="+",
-        metavar="[NAME=]FOLDER[,OPTION=VALUE...]",
-        help="folder of an artefact, and its name in the service (default: the folder's). A "
-        "translator called en-de is a pair of languages for /translate. Options: replicas, gpus "
-        "(for each), threads, workers, batch_tokens, provider",
-    )
-    add("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
-    add("--port", type=int, default=8080, help="port (%(default)s; 0: any)")
-    add(
-        "--queue",
-        type=int,
-        default=limits.waiting_lines,
-        metavar="LINES",
-        help="lines of a client that may wait for a model before its requests are refused "
-        "(%(default)s)",
-    )
-    add(
-        "--deadline",
-        type=float,
-        default=limits.deadline_seconds,
-        metavar="SECONDS",
-        help="deadline of requests without one (%(default)g)",
-    )
-    add(
-        "--drain",
-        type=float,
-        default=30.0,
-        metavar="SECONDS",
-        help="time for open requests after SIGTERM (%(default)g)",
-    )
-    add(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="additional host name to accept in `Host` and `Origin`, for example your proxy's; "
-        "repeatable",
-    )
-    add("--api-keys", metavar="FILE", help="file with the keys of clients, one a line")
-    add(
-        "--trusted-proxies",
-        type=lambda text: text.split(","),
-        default=[],
-        metavar="ADDRESS,...",
-        help="proxies, or networks of them, whose `X-Forwarded-For` names the client",
-    )
-    add("--ssl-certfile", metavar="FILE", help="certificate chain in PEM, for HTTPS")
-    add("--ssl-keyfile", metavar="FILE", help="its private key, if that is a separate file")
-    add(
-        "--replicas",
-        type=int,
-        metavar="N",
-        help="processes for each model that names no number, started and watched by Ray "
-        "(default: this process alone, without Ray)",
-    )
-    add("--ray-address", metavar="ADDRESS", help="address of a running Ray cluster")
-    add("--quiet", action="store_true", help="no line for each request on standard output")
+    for name, options in _ARGUMENTS.items():
+        found.add_argument(name, **options)
     return found
 
 

@@ -104,8 +104,8 @@ class Engine:
         self._folder = pathlib.Path(folder)
         self._options = {"providers": providers, "threads": threads}
         self._workers, self._most_tokens = workers, 2 * batch_tokens
-        self._loaded = self._manifest_identity()
-        self._failed: set[tuple[Any, ...]] | None = None
+        self._loaded = self._files().get(MANIFEST_FILE)
+        self._failed: dict[str, tuple[int, int, int]] | None = None
         self._failed_at = -RETRY_SECONDS
         self._current = self._open()
         self._closed = threading.Event()
@@ -173,10 +173,8 @@ class Engine:
         """
         with self._runner() as (description, runner):
             start, results, lengths, rest = time.perf_counter(), [], [], None
-            if isinstance(prompt, Generator):
-                work = prompt
-            else:
-                work = runner.work(prompt, **(options or {}))
+            is_rest = isinstance(prompt, Generator)
+            work = prompt if is_rest else runner.work(prompt, **(options or {}))
             try:
                 while emit(next(work)):
                     pass
@@ -203,7 +201,8 @@ class Engine:
 
     def reload(self) -> None:
         """Loads the artefact in the folder if it is a new one."""
-        found, files = self._manifest_identity(), self._files()
+        files = self._files()
+        found = files.get(MANIFEST_FILE)
         if found is None or found == self._loaded:
             return
         if files == self._failed and time.monotonic() < self._failed_at + RETRY_SECONDS:
@@ -234,21 +233,13 @@ class Engine:
             idle.put(runners[number % len(runners)])
         return _description(runners[0]), idle
 
-    def _manifest_identity(self) -> tuple[int, int, int] | None:
-        """Returns a value that changes with the manifest; None if there is none."""
+    def _files(self) -> dict[str, tuple[int, int, int]]:
+        """Returns values that change with the folder's files, by name; none without a folder."""
         try:
-            found = os.stat(self._folder / MANIFEST_FILE)
+            found = {file.name: file.stat() for file in os.scandir(self._folder)}
         except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
-
-    def _files(self) -> set[tuple[Any, ...]] | None:
-        """Returns a value that changes with the folder's files; None if there is no folder."""
-        try:
-            found = [(file.name, file.stat()) for file in os.scandir(self._folder)]
-        except OSError:
-            return None
-        return {(name, stat.st_ino, stat.st_mtime_ns, stat.st_size) for name, stat in found}
+            return {}
+        return {name: (stat.st_ino, stat.st_mtime_ns, stat.st_size) for name, stat in found.items()}
 
     def close(self) -> None:
         """Ends the thread that looks at the folder."""

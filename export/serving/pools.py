@@ -22,7 +22,6 @@ class Pool(Protocol):
         workers: int, batches that are computed at the same time.
         batch_tokens: int, tokens of a batch, padding included.
         measure: function from a list of lines to their estimated lengths in tokens.
-        ready: bool, whether a worker can take a batch, now or when it has finished another one.
     """
 
     workers: int
@@ -30,11 +29,11 @@ class Pool(Protocol):
     measure: Measure
 
     @property
-    def ready(self) -> bool: ...
+    def ready(self) -> bool:
+        """Whether a worker can take a batch, now or when it has finished another one."""
 
     async def open(self) -> Description:
         """Opens the artefact, and returns its `Description`."""
-        ...
 
     async def run_batch(self, items: Lines, options: Options = None) -> BatchResult:
         """Computes a batch.
@@ -44,7 +43,6 @@ class Pool(Protocol):
             WorkerLost: the process of the worker has died.
             Refusal: the computation failed.
         """
-        ...
 
     async def run_stream(
         self, prompt: str | bytes | Work, options: Options, emit: Callable[[Any], bool]
@@ -56,11 +54,9 @@ class Pool(Protocol):
         Raises:
             Invalid, Refusal: as in `run_batch`.
         """
-        ...
 
     async def close(self) -> None:
         """Ends the workers."""
-        ...
 
 
 class LocalPool:

@@ -253,40 +253,27 @@ async def _serve(
 ) -> bool:
     """Opens the pools, and serves them with `run_server` until a signal."""
     stop = asyncio.Event()
-    with _signals(stop):
-        opening = {name: asyncio.create_task(pool.open()) for name, pool in pools.items()}
-        await asyncio.sleep(0)  # Threads open the artefacts while this one imports the server.
-        try:
-            with _installed(install("service")):
-                from keras_transformer.export.serving.front_end import run_server
-                from keras_transformer.export.serving.metrics import Metrics
-                from keras_transformer.export.serving.models import Models
-            metrics = Metrics(log)
-            models = Models(limits, metrics, clients)
-            for name, pool in pools.items():
-                models.add(name, pool, await opening[name])
-            # Otherwise, garbage collection visits all modules repeatedly, between requests.
-            gc.collect()
-            gc.freeze()
-            answered = await run_server(models, stop, **server)
-            await models.close()
-            metrics.close()
-            return answered
-        finally:
-            gc.unfreeze()
-            for pool in pools.values():
-                await pool.close()
-
-
-@contextlib.contextmanager
-def _signals(stop: asyncio.Event) -> Iterator[None]:
-    """Sets an event at SIGTERM and SIGINT, within the block and in its event loop."""
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    for number in numbers:
-        loop.add_signal_handler(number, stop.set)
+    for number in (signal.SIGTERM, signal.SIGINT):  # until the event loop is closed
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    opening = {name: asyncio.create_task(pool.open()) for name, pool in pools.items()}
+    await asyncio.sleep(0)  # Threads open the artefacts while this one imports the server.
     try:
-        yield
+        with _installed(install("service")):
+            from keras_transformer.export.serving.front_end import run_server
+            from keras_transformer.export.serving.metrics import Metrics
+            from keras_transformer.export.serving.models import Models
+        metrics = Metrics(log)
+        models = Models(limits, metrics, clients)
+        for name, pool in pools.items():
+            models.add(name, pool, await opening[name])
+        # Otherwise, garbage collection visits all modules repeatedly, between requests.
+        gc.collect()
+        gc.freeze()
+        answered = await run_server(models, stop, **server)
+        await models.close()
+        metrics.close()
+        return answered
     finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+        gc.unfreeze()
+        for pool in pools.values():
+            await pool.close()

@@ -1,10 +1,7 @@
 """Input, a worker without Ray, and readers of parts for the tests of archive jobs."""
 
-import contextlib
 import gzip
 import json
-import os
-import pathlib
 import random
 
 from pyarrow import parquet
@@ -94,48 +91,3 @@ def answer(folder, artefact, paths, together=1, **options):
         group = job.parts[begin : begin + together]
         assert job.answer(*group) == (sum(part.lines for part in group), None)
     return job.plan
-
-
-def open_to_others(pid):
-    """Returns ports of a process and its children that listen beyond localhost; Linux only."""
-    found = []
-    family = {pid} | children(pid)
-    sockets = {f"socket:[{line[9]}]": line[1] for line in _listening()}
-    for folder in (pathlib.Path(f"/proc/{one}/fd") for one in family):
-        for link in folder.glob("*"):
-            with contextlib.suppress(OSError):  # it has been closed
-                found.append(sockets.get(os.readlink(link)))
-    return [place for place in found if place and "0100007F:" not in place]
-
-
-def _listening():
-    for name in ("tcp", "tcp6"):
-        lines = pathlib.Path(f"/proc/net/{name}").read_text().splitlines()[1:]
-        yield from (line.split() for line in lines if line.split()[3] == "0A")
-
-
-def children(pid):
-    """Returns the ids of all descendants of a process."""
-    parents, found = _parents(), set()
-    while more := {one for one, parent in parents.items() if parent in {pid, *found}} - found:
-        found |= more
-    return found
-
-
-def workers(pid):
-    """Returns the ids of a job's worker processes; Linux only."""
-    found = []
-    for one in children(pid):
-        with contextlib.suppress(OSError):  # it has ended
-            if pathlib.Path(f"/proc/{one}/cmdline").read_bytes().startswith(b"ray::MapWorker"):
-                found.append(one)
-    return found
-
-
-def _parents():
-    parents = {}
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
-            rest = (folder / "stat").read_text().rpartition(")")[2]
-            parents[int(folder.name)] = int(rest.split()[1])
-    return parents

@@ -1,7 +1,6 @@
 """A service of one artefact, started by its command in a separate process."""
 
 import json
-import os
 import pathlib
 import re
 import socket
@@ -10,6 +9,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
+
+from helpers import process_family
 
 MODULE = "keras_transformer.export.serving"
 JSON = {"Content-Type": "application/json"}
@@ -94,37 +95,6 @@ class Process:
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
-    def family(self):
-        """Returns the process ids of the service and its descendants, with their commands."""
-        parents, names = {}, {}
-        for folder in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                status = (folder / "stat").read_text().rpartition(")")[2].split()
-                names[int(folder.name)] = (folder / "cmdline").read_text()
-            except OSError:  # the process has ended
-                continue
-            parents[int(folder.name)] = int(status[1])
-        found = {self.process.pid}
-        while more := {pid for pid, parent in parents.items() if parent in found} - found:
-            found |= more
-        return {pid: names[pid] for pid in found}
-
     def replicas(self):
         """Returns the process ids of the replicas."""
-        return [pid for pid, name in self.family().items() if name.startswith("ray::Engine")]
-
-    def listening(self):
-        """Returns the addresses, in hexadecimal, at which the service listens."""
-        inodes, found = set(), set()
-        for pid in self.family():
-            for file in pathlib.Path(f"/proc/{pid}/fd").glob("*"):
-                try:
-                    inodes.add(os.readlink(file))
-                except OSError:
-                    continue
-        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-            for row in pathlib.Path(table).read_text().splitlines()[1:]:
-                fields = row.split()
-                if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
-                    found.add(fields[1].partition(":")[0])
-        return found
+        return process_family.named(self.process.pid, "ray::Engine")

@@ -13,7 +13,6 @@ from helpers.service_requests import ask, connected, wait_for
 
 from keras_transformer.export.runtime import Generator
 from keras_transformer.export.serving import line_queue
-from keras_transformer.export.serving.engine import Engine
 from keras_transformer.export.serving.limits import Limits
 from keras_transformer.search import GreedySearch, Sampling
 from keras_transformer.special_ids import END_ID
@@ -283,42 +282,21 @@ def test_open_streams_are_finished_at_shutdown(limited):
     assert running.stop()
 
 
-@pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("name", ["greedy", "sample"])
-def test_a_stream_in_slices_is_the_same_stream(name, every):
-    engine = Engine(FOLDERS[name](), threads=1)
-
-    def parts(most):
-        found, work = [], PROMPT
-        while work is not None:
-            end = len(found) + most
-            batch = engine.run_stream(
-                work,
-                {"seed": 5} if name == "sample" else {},
-                lambda p, end=end: take(found, p, end),
-            )
-            assert batch.rest is None or batch.results == batch.lengths == []
-            work = batch.rest
-        return found, batch.results, batch.lengths
-
-    def take(found, part, end):
-        found.append(part)
-        return len(found) < end
-
-    assert parts(every) == parts(math.inf)
-    engine.close()
-
-
 def test_streams_take_turns_and_stay_the_same(client, running, monkeypatch):
     prompts = ["a man 's hat", "the dog", "two words", "a dog runs"]
+    calls = [(model, prompt) for model in ("greedy", "sample") for prompt in prompts]
 
-    def stream(prompt):
-        chunks = client.completions.create(model="greedy", prompt=prompt, stream=True)
-        return "".join(chunk.choices[0].text for chunk in chunks)
+    def stream(call):
+        model, prompt = call
+        options = {"seed": 5, "stream_options": {"include_usage": True}}
+        *chunks, last = client.completions.create(
+            model=model, prompt=prompt, stream=True, **options
+        )
+        return "".join(chunk.choices[0].text for chunk in chunks), last.usage
 
-    expected = [*map(stream, prompts)]
+    expected = [*map(stream, calls)]
     monkeypatch.setattr(line_queue, "SLICE_SECONDS", 0.0)
-    with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        for _ in range(3):
-            assert [*threads.map(stream, prompts)] == expected
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        for _ in range(2):
+            assert [*threads.map(stream, calls)] == expected
     wait_for(lambda: running.models.get("greedy").queue.waiting == 0)

@@ -34,9 +34,6 @@ class Sender:
         self.faulty += bool(faults)
         try:
             await self.free.wait()
-            if emit is not None:
-                while await asyncio.to_thread(emit, "part"):  # as a worker, from another thread
-                    pass
             for fault in faults:
                 await asyncio.sleep(0)  # other batches begin meanwhile
                 raise fault("a fault")
@@ -314,21 +311,6 @@ async def test_a_request_whose_client_has_gone_is_not_retried(opened, fault):
     assert sender.items() == [[fault], [70]]
 
 
-async def test_a_stream_has_its_own_batches_and_ends_with_its_client(opened):
-    queue, sender = opened()
-    parts = []
-    tasks = await begun(queue, sender, [1])
-    tasks += await send(queue, [2], receive=parts.append)
-    tasks += await send(queue, [3])
-    sender.free.set()
-    while not parts:
-        await asyncio.sleep(0.001)
-    tasks[1].cancel()
-    await asyncio.wait(tasks[1:2])
-    assert (await tasks[2]).results == [6]  # after the stream: there is one worker
-    assert sender.items() == [[1], [2], [3]]
-
-
 async def test_the_room_is_checked_again_after_lines_were_measured(opened):
     """Long requests are measured on a thread. The queue may fill up meanwhile."""
     measured, gate = threading.Event(), threading.Event()
@@ -476,14 +458,15 @@ async def test_a_stream_gives_its_worker_to_others_and_goes_on(opened):
     parts, tasks = ([], []), []
     for n, got in enumerate(parts):
         tasks += start(queue, [8], options={"n": n}, receive=got.append, client="greedy")
+    tasks += start(queue, [2], options={"n": 0}, client="greedy")  # shares no batch of a stream
     await settled()
     found = await asyncio.gather(*tasks, *await send_apart(queue, "short", [1]))
     await settled()
     assert parts == ([*range(8)],) * 2
-    assert [one.results for one in found] == [["all"], ["all"], [2]]
-    assert found[0].tokens == 3 and found[0].waited < 2.2 < sender.now
+    assert [one.results for one in found] == [["all"], ["all"], [4], [2]]
+    assert found[0].tokens == 3 and found[0].waited < 4.2 < sender.now
     # Three parts a turn, and the newcomer after the first one.
-    assert sender.items() == [[0], [1], [1], [0], [1], [0], [1]]
+    assert sender.items() == [[0], [1], [1], [2], [0], [1], [0], [1]]
 
 
 async def test_a_stream_alone_keeps_its_worker(opened):
