@@ -21,7 +21,6 @@ class Pool(LocalPool):
 
     Args:
         folder: an artefact.
-        measure: function that estimates lengths, in place of the artefact's tokenizer.
 
     Attributes:
         gate: threading.Event; batches wait for it. Initially set.
@@ -31,9 +30,8 @@ class Pool(LocalPool):
         most_steps: int or inf; streams wait at this number of parts.
     """
 
-    def __init__(self, folder, measure=None):
+    def __init__(self, folder):
         super().__init__(folder, threads=1)
-        self._own_measure = measure
         self.gate, self.batches, self.fails = threading.Event(), [], []
         self.gate.set()
         self.parts, self.most_steps = [], math.inf
@@ -46,11 +44,6 @@ class Pool(LocalPool):
             yield
         finally:
             self.gate.set()
-
-    async def open(self):
-        description = await super().open()
-        self.measure = self._own_measure or self.measure
-        return description
 
     async def run_batch(self, items, seed=None):
         self.batches.append((items, seed))

@@ -37,8 +37,8 @@ def start(folder):
     """A function that starts a service of a translator, until the end of the test."""
     with contextlib.ExitStack() as stack:
 
-        def started(limits=None, measure=None, **options):
-            pools = {"en-de": local_service.Pool(folder, measure)}
+        def started(limits=None, **options):
+            pools = {"en-de": local_service.Pool(folder)}
             return stack.enter_context(local_service.Running(pools, limits, **options))
 
         yield started

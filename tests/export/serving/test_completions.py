@@ -143,20 +143,6 @@ def test_a_text_ends_before_the_first_stop_string(client):
         assert ended(overlapping)[1] == "stop"
 
 
-def test_the_first_event_comes_with_the_first_token(client, running, generators):
-    pool = running.pools["greedy"]
-    pool.parts = []  # a stream that ends now still has the list before
-    (prompt_tokens,) = generators["greedy"].lengths([PROMPT])
-    pool.most_steps = prompt_tokens  # the last of these steps gives the first token
-    try:
-        stream = client.completions.create(model="greedy", prompt=PROMPT, stream=True)
-        assert next(stream).choices[0].text
-        assert [part.tokens for part in pool.parts] == [0] * (prompt_tokens - 1) + [1]
-    finally:
-        pool.most_steps = math.inf
-    assert [chunk.choices[0].text for chunk in stream]
-
-
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_stream_that_the_client_leaves_frees_its_worker(client, running, begun):
     """The only worker must be free for the next request."""
@@ -237,24 +223,17 @@ def test_http_errors_have_the_form_of_the_protocol(running, path, body, headers,
     assert json.loads(answer)["error"]["type"] == "invalid_request_error"
 
 
-@pytest.fixture
-def limited():
-    """A service of one stream, for which one request may wait, and its client."""
-    pools = {"greedy": local_service.Pool(FOLDERS["greedy"]())}
-    with local_service.Running(pools, Limits(waiting_lines=1)) as made, made.openai() as client:
-        yield made, client
-    pools["greedy"].most_steps = math.inf
-
-
-def test_the_limits_hold_for_streams(limited):
+def test_the_limits_and_the_shutdown_hold_for_streams():
     """One stream is computed, one request waits, and the next one is refused."""
-    running, client = limited
+    pool = local_service.Pool(FOLDERS["greedy"]())
+    running = local_service.Running({"greedy": pool}, Limits(waiting_lines=1))
     options = {"model": "greedy", "prompt": PROMPT, "stream": True}
-    usage = client.completions.create(**{**options, "stream": False}).usage
-    running.pools["greedy"].most_steps = usage.prompt_tokens
-    with concurrent.futures.ThreadPoolExecutor() as threads:
+    with running.openai() as client, concurrent.futures.ThreadPoolExecutor() as threads:
+        usage = client.completions.create(**{**options, "stream": False}).usage
+        pool.most_steps = usage.prompt_tokens  # the last of these steps gives the first token
         first = client.completions.create(**options, extra_headers={"Request-Timeout": "100"})
         assert next(first).choices[0].text
+        assert [part.tokens for part in pool.parts] == [0] * (usage.prompt_tokens - 1) + [1]
         second = threads.submit(lambda: list(client.completions.create(**options)))
         wait_for(lambda: running.models.get("greedy").queue.waiting == 1)
         with pytest.raises(openai.RateLimitError, match="1 lines wait already"):
@@ -262,23 +241,10 @@ def test_the_limits_hold_for_streams(limited):
         running.pass_time(101)
         with pytest.raises(openai.APIError, match="The deadline of the request is over"):
             list(first)
-        running.pools["greedy"].most_steps = math.inf
-        assert second.result(60)[-1].choices[0].finish_reason
-    assert running.stop()
-
-
-def test_open_streams_are_finished_at_shutdown(limited):
-    running, client = limited
-    pool = running.pools["greedy"]
-    pool.most_steps = 1
-    options = {"model": "greedy", "prompt": PROMPT, "stream": True}
-    with concurrent.futures.ThreadPoolExecutor() as threads:
-        chunks = threads.submit(lambda: list(client.completions.create(**options)))
-        wait_for(lambda: pool.parts)
         running.begin_to_stop()
         wait_for(lambda: running.models.admission.draining)
         pool.most_steps = math.inf
-        assert chunks.result(60)[-1].choices[0].finish_reason
+        assert second.result(60)[-1].choices[0].finish_reason
     assert running.stop()
 
 

@@ -127,21 +127,3 @@ def test_a_hanging_batch_is_abandoned(small, monkeypatch):
     assert small.request("GET", "/live")[0] == 200
     go.set()
     wait_for(lambda: small.request("GET", "/ready")[0] == 200)
-
-
-def test_measuring_a_large_request_does_not_block_others(start):
-    begun, go = threading.Event(), threading.Event()
-
-    def measure(items):
-        if len(items) > 1:
-            begun.set()
-            assert go.wait(120)
-        return [1] * len(items)
-
-    running = start(measure=measure)
-    asking = threading.Thread(target=ask, args=(running, INFER, infer(["x"] * 1000)))
-    asking.start()
-    assert begun.wait(60)
-    assert ask(running)[0] == 200
-    go.set()
-    asking.join()

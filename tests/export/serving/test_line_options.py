@@ -1,7 +1,6 @@
 """Options by line, and glossaries: every protocol returns the texts of `Translator`."""
 
 import asyncio
-import concurrent.futures
 import functools
 import json
 import types
@@ -9,7 +8,7 @@ import urllib.parse
 
 import pytest
 from helpers import exports, local_service, service_requests
-from helpers.service_requests import INFER, ask, translate, wait_for
+from helpers.service_requests import INFER, ask, translate
 
 import keras_transformer as kt
 from keras_transformer.export.artefact.options import Option
@@ -71,23 +70,6 @@ def test_lines_and_libretranslate_take_glossaries(door, translator):
     status, answer = translate(door, **fields, terms=["two"])
     text = answer["translatedText"].replace("<b>", "").replace("</b>", "")
     assert status == 200 and "ein mann" in text and "two" in text
-
-
-def test_requests_with_values_by_line_share_batches(door, translator):
-    pool, queue = door.pools["en-de"], door.models.get("en-de").queue
-    before = len(pool.batches)
-    with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        with pool.held():
-            threads.submit(infer, door, ["two"])
-            wait_for(lambda: len(pool.batches) > before)
-            others = [
-                threads.submit(infer, door, [line], terms=[terms])
-                for line, terms in zip(LINES, TERMS, strict=True)
-            ]
-            wait_for(lambda: queue.waiting == 3)
-        assert [one.result()[0] for one in others] == translator.translate(LINES, terms=TERMS)
-    # Lines of similar length share a batch, with the terms of their requests.
-    assert max(len(lines) for lines, _ in pool.batches[before:]) > 1
 
 
 @pytest.mark.parametrize(

@@ -105,14 +105,6 @@ async def test_errors_reach_the_client_and_the_worker_continues(pool, line, erro
     assert (await pool.run_batch(["a"], {"seed": 3})).results == ["a 3"]
 
 
-async def test_a_request_that_the_model_refuses_fails_alone(queue):
-    lines = ["a"], ["refuse"], ["b"], ["c"] * 9
-    requests = [queue.submit(items, {"seed": 1}) for items in lines]
-    first, refused, *others = await asyncio.gather(*requests, return_exceptions=True)
-    assert isinstance(refused, Invalid)
-    assert [request.results for request in (first, *others)] == [["a 1"], ["b 1"], ["c 1"] * 9]
-
-
 @pytest.mark.parametrize("kind", ["local", tiers.nightly("ray")], indirect=True)
 async def test_a_hanging_batch_occupies_only_its_worker(pool):
     await abandon(pool, pool.workers - 1)
