@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from helpers.service_requests import INFER, ask, connected, infer, received, wait_for
+from helpers.service_requests import INFER, ask, connected, received, wait_for
 
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving.limits import Limits
