@@ -10,6 +10,7 @@ Capital letters in the names count as small ones. Text and JSON lines may be pac
 rest of the name. Only a newline ends a line.
 """
 
+import contextlib
 import functools
 import gzip
 import io
@@ -17,7 +18,8 @@ import itertools
 import json
 import os
 import pathlib
-from collections.abc import Callable
+import zlib
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from keras_transformer.export.runtime.lines import check_length, iter_lines, without_mark
@@ -51,7 +53,7 @@ def cut(path: StrPath, part_lines: int, column: str) -> tuple[int, list[int]]:
         lines = _parquet(path, column).metadata.num_rows
         return lines, list(range(0, lines, part_lines))
     lines, starts = 0, []
-    with _opened(path) as file:
+    with _named(path), _opened(path) as file:
         while True:
             start = file.tell()
             found = sum(1 for _ in itertools.islice(iter_lines(file), part_lines))
@@ -87,7 +89,8 @@ def read(
             raise ValueError(f"{path}, rows from {start} on, cannot be read: {error}") from error
     elif _is_packed(path):
         try:
-            found = _lines(_kept(path, os.stat(path).st_mtime_ns), start, lines)
+            with _named(path):
+                found = _lines(_kept(path, os.stat(path).st_mtime_ns), start, lines)
         except Exception:  # of any kind: the file that is kept open is not used again
             _kept.cache_clear()
             raise
@@ -132,7 +135,7 @@ def _opened(path: StrPath) -> BinaryIO:
         return open(path, "rb")
     if not os.path.getsize(path):
         raise ValueError(f"{path} is not a whole gzip file: it has 0 bytes.")
-    return io.BufferedReader(_Unpacked(path), 2**18)  # without a buffer it reads lines slowly
+    return io.BufferedReader(gzip.GzipFile(path), 2**18)  # without a buffer it reads lines slowly
 
 
 @functools.lru_cache(maxsize=1)
@@ -146,20 +149,13 @@ def _lines(file: BinaryIO, start: int, count: int) -> list[bytes]:
     return list(itertools.islice(iter_lines(file), count))
 
 
-class _Unpacked(gzip.GzipFile):
-    """A packed file whose errors name it."""
-
-    def readinto(self, buffer: Any) -> int:
-        return self._named(super().readinto, buffer)
-
-    def seek(self, *place: int) -> int:
-        return self._named(super().seek, *place)
-
-    def _named(self, call: Callable[..., int], *arguments: Any) -> int:
-        try:
-            return call(*arguments)
-        except (EOFError, OSError, gzip.zlib.error) as error:
-            raise ValueError(f"{self.name} is not a whole gzip file: {error}") from error
+@contextlib.contextmanager
+def _named(path: StrPath) -> Iterator[None]:
+    """Names a packed file in the errors of its reading."""
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} is not a whole gzip file: {error}") from error
 
 
 def _parquet(path: StrPath, column: str) -> Any:

@@ -74,7 +74,8 @@ class LocalPool:
         self.workers: int = workers
         self.batch_tokens: int = batch_tokens
         self.measure: Measure
-        self._folder, self._options = folder, options
+        self._folder = folder
+        self._options = options | {"workers": workers, "batch_tokens": batch_tokens}
         self._engine: Engine | None = None
         self._threads = concurrent.futures.ThreadPoolExecutor(workers, "batch")
         # Batches that still run although the queue has abandoned them.
@@ -90,12 +91,8 @@ class LocalPool:
         return self._engine.describe()
 
     async def open(self) -> Description:
-        return await asyncio.to_thread(self._open)
-
-    def _open(self) -> Description:
-        sizes = {"workers": self.workers, "batch_tokens": self.batch_tokens}
-        self._engine = Engine(self._folder, **sizes, **self._options)
-        self.measure = make_measure(self._folder)
+        self._engine = await asyncio.to_thread(Engine, self._folder, **self._options)
+        self.measure = await asyncio.to_thread(make_measure, self._folder)
         return self._engine.describe()
 
     async def run_batch(self, items: Lines, options: Options = None) -> BatchResult:

@@ -20,7 +20,7 @@ from helpers.service_requests import (
 from keras_transformer.export.runtime import Translator
 from keras_transformer.export.serving.limits import Limits
 
-SMALL = Limits(body_bytes=100_000, buffered_bytes=200_000, waiting_lines=3)
+SMALL = Limits(body_bytes=100_000, buffered_bytes=200_000, open_requests=2, waiting_lines=3)
 
 
 @pytest.fixture(scope="module")
@@ -45,52 +45,31 @@ def threads():
         yield made
 
 
-def test_a_full_queue_refuses_in_every_protocol_and_loses_no_request(
-    small, local, expected, threads
-):
+def test_open_requests_waiting_lines_and_their_time_are_limited(small, local, expected, threads):
     queue, begun = small.models.get("en-de").queue, len(local.batches)
-    with local.held():
-        # One request is computed, and the others fill the queue.
-        taken = [threads.submit(ask, small)]
-        wait_for(lambda: len(local.batches) > begun and queue.waiting == 0)
-        taken += [threads.submit(ask, small) for _ in range(SMALL.waiting_lines)]
-        wait_for(lambda: queue.waiting == SMALL.waiting_lines)
-        status, headers, body = ask(small)
-        assert status == 429 and headers["Retry-After"] == "1" and b"Repeat" in body
-        assert ask(small, INFER, infer())[0] == 429
-    assert {future.result()[::2] for future in taken} == {(200, expected)}
-    assert queue.waiting == 0
-
-
-def test_too_many_open_requests_are_refused(start, threads):
-    running = start(Limits(open_requests=2))
-    local, queue = running.pools["en-de"], running.models.get("en-de").queue
-    head = b"POST /v2/models/en-de/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
     with contextlib.ExitStack() as stack:
         for _ in range(5):  # incomplete requests take no slot
-            stack.enter_context(connected(running, head))
-        wait_for(lambda: running.metric("open_requests") == 5)
-        with local.held():
-            taken = [threads.submit(ask, running, INFER, infer()) for _ in range(2)]
-            wait_for(lambda: queue.waiting + sum(len(items) for items, _ in local.batches) == 2)
-            status, _, answer = ask(running, INFER, infer())
-            assert status == 429 and b"requests are open" in answer
-        assert {future.result()[0] for future in taken} == {200}
-        assert ask(running)[0] == 200  # streams have separate slots
-    wait_for(lambda: running.metric("open_requests") == 0)
-
-
-def test_late_requests_are_not_computed(small, local, threads):
-    before = len(local.batches)
-    with local.held():
-        first = threads.submit(ask, small)
-        wait_for(lambda: len(local.batches) == before + 1)
-        late = threads.submit(ask, small, headers={"Request-Timeout": "0.05"})
-        body = infer(["late"]) | {"parameters": {"timeout": 50_000}}
-        assert late.result()[0] == ask(small, INFER, body)[0] == 504
-    assert first.result()[0] == 200
-    assert ask(small)[0] == 200
-    assert len(local.batches) == before + 2  # no late request was computed
+            stack.enter_context(connected(small, HEAD.replace(b"/lines/en-de", INFER.encode())))
+        wait_for(lambda: small.metric("open_requests") == 5)
+        stack.enter_context(local.held())
+        taken = [threads.submit(ask, small)]
+        wait_for(lambda: len(local.batches) > begun)
+        late = infer(["late"]) | {"parameters": {"timeout": 50_000}}
+        assert (
+            ask(small, headers={"Request-Timeout": "0.05"})[0] == ask(small, INFER, late)[0] == 504
+        )
+        taken += [threads.submit(ask, small, INFER, infer()) for _ in range(2)]
+        wait_for(lambda: queue.waiting == 2)
+        status, _, body = ask(small, INFER, infer())
+        assert status == 429 and b"requests are open" in body
+        taken.append(threads.submit(ask, small))  # streams have separate slots
+        wait_for(lambda: queue.waiting == 3)
+        status, headers, body = ask(small)
+        assert status == 429 and headers["Retry-After"] == "1" and b"Repeat" in body
+    assert {future.result()[0] for future in taken} == {200}
+    assert taken[0].result()[2] == taken[-1].result()[2] == expected
+    assert len(local.batches) == begun + 2  # no late request was computed
+    wait_for(lambda: small.metric("open_requests") == 0)
 
 
 def test_a_large_body_is_refused_after_it_was_sent(small):
