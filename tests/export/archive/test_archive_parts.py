@@ -33,7 +33,7 @@ def test_every_line_has_its_row(format, translator, inputs, tmp_path):
         if number in reasons:
             assert row["text"] is row["score"] is None and reasons[number] in row["error"]
         else:
-            (text, _), (score, _) = artefacts.expected_hypotheses(TOKENIZER, line)
+            (text, *_), (score, *_) = artefacts.expected_hypotheses(TOKENIZER, line)
             expected = (text, pytest.approx(score, rel=1e-6)) if line else ("", 0)
             assert (row["text"], row["score"], row["error"]) == (*expected, None)
 
