@@ -71,8 +71,7 @@ class Worker:
             check_source(part)
             _count(self._tries(part), part)
         if self._runner is None:
-            options = {"threads": self._threads}
-            self._runner = open_runner(self._artefact, self._providers, **options)
+            self._runner = open_runner(self._artefact, self._providers, threads=self._threads)
             if self._runner.manifest["checksum"] != self._options["artefact"]:
                 raise ArchiveError(
                     f"{self._artefact} was replaced since the job was planned. Restore it, or "

@@ -126,10 +126,9 @@ class HeaderCheck:
                 )
             if scope["http_version"] not in ("1.0", "1.1"):
                 raise Invalid("The service speaks HTTP/1.1.")
-            names = [name for name, _ in headers]
-            if b"content-length" in names and b"transfer-encoding" in names:
-                raise Invalid("The request has both Content-Length and Transfer-Encoding.")
             found = {name: value.decode("latin-1") for name, value in headers}
+            if b"content-length" in found and b"transfer-encoding" in found:
+                raise Invalid("The request has both Content-Length and Transfer-Encoding.")
             self._check(found.get(b"host"), found.get(b"origin"))
             scope["state"]["client"] = self._clients.identify(scope)
         except Refusal as refusal:

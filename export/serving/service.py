@@ -226,13 +226,17 @@ def _pools(models: Mapping[str, ServedArtefact], address: str | None) -> Iterato
         pools: dict[str, Pool] = {}
         for name, served in models.items():
             threads, workers = served.shares(os.cpu_count() or 1)
-            options = {"threads": threads, "providers": served.providers}
-            sizes = workers, served.batch_tokens
+            options = {
+                "workers": workers,
+                "batch_tokens": served.batch_tokens,
+                "threads": threads,
+                "providers": served.providers,
+            }
             if name in replicated:
                 processes = served.replicas or 1, served.gpus
-                pools[name] = make_replicas(served.folder, *processes, *sizes, **options)
+                pools[name] = make_replicas(served.folder, *processes, **options)
             else:
-                pools[name] = LocalPool(served.folder, *sizes, **options)
+                pools[name] = LocalPool(served.folder, **options)
         yield pools
 
 

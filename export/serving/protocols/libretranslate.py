@@ -138,8 +138,7 @@ def _answer(call: Call, results: Sequence[Any], tokens: int) -> Response:
             raise Invalid(f"Line {number} is not translated: {result.error}")
     documents, most = call.values["documents"], call.values["alternatives"]
     count = 1 + min(most, max((len(result.texts) - 1 for result in results), default=0))
-    texts = [_texts(documents, results, number) for number in range(count)]
-    best, *others = texts
+    best, *others = [_texts(documents, results, number) for number in range(count)]
     fields: dict[str, list[Any]] = {"translatedText": best}
     if most:
         # Sentences differ in their number of hypotheses, so a document may repeat.
