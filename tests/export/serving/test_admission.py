@@ -124,7 +124,8 @@ async def test_a_client_sets_no_deadline_beyond_that_of_the_service(asked, given
 @pytest.mark.parametrize("sends", [True, False])
 async def test_a_request_of_a_client_that_left_is_open_until_its_work_has_ended(sends):
     """A stream computes its next event, or waits until the client takes one."""
-    ended, sent, leaving = [], asyncio.Event(), asyncio.get_running_loop().create_future()
+    loop, ended = asyncio.get_running_loop(), []
+    leaving = loop.create_future()
 
     async def events():
         try:
@@ -136,17 +137,10 @@ async def test_a_request_of_a_client_that_left_is_open_until_its_work_has_ended(
 
     async def send(message):
         if b"an event" in message.get("body", b""):
-            sent.set()
+            loop.call_soon(leaving.set_result, None)
             if sends:
                 await asyncio.Event().wait()
 
-    async def leave():
-        await sent.wait()
-        await asyncio.sleep(0)
-        leaving.set_result(None)
-
-    left = asyncio.create_task(leave())
     with pytest.raises(ClientDisconnect):
         await unless_gone(leaving, EventStream(events()).stream_response(send))
     assert ended == [True]
-    await left
