@@ -243,6 +243,8 @@ def test_the_limits_and_the_shutdown_hold_for_streams():
             list(first)
         running.begin_to_stop()
         wait_for(lambda: running.models.admission.draining)
+        assert ask(running, PATH, options)[0] == running.request("GET", "/ready")[0] == 503
+        assert running.request("GET", "/live")[0] == 200
         pool.most_steps = math.inf
         assert second.result(60)[-1].choices[0].finish_reason
     assert running.stop()

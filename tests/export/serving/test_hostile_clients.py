@@ -46,23 +46,21 @@ def test_a_started_stream_waits_for_buffer_room(start):
     with begun(running, "/lines/en-de", 4, b"x\n") as stream:
         received(stream, b"\r\n\r\n")
         with contextlib.ExitStack() as others:
-            for length, held in ((99_998, 99_998), (99_998, 199_996), (4, 200_000)):
-                others.enter_context(begun(running, INFER, 99_999, b"x" * length))
+            for path, length, held in (
+                (INFER, 99_998, 99_998),
+                ("/lines/en-de", 99_998, 199_996),
+                (INFER, 4, 200_000),
+            ):
+                others.enter_context(begun(running, path, 99_999, b"x" * length))
                 wait_for(lambda held=held: running.metric("buffered_bytes") == held)
+            status, _, body = ask(running, INFER, b"x" * 50_000)
+            assert status == 429 and b"bytes are taken" in body
             stream.sendall(b"x\n")
             stream.settimeout(0.3)
             with pytest.raises(TimeoutError):
                 stream.recv(1000)
         stream.settimeout(10)
         assert received(stream, b"0\r\n\r\n").endswith(b"0\r\n\r\n")
-
-
-def test_lines_count_as_buffered_bytes(small):
-    lines = "/lines/en-de", 99_000, b"x" * 90_000
-    with begun(small, *lines), begun(small, *lines):
-        wait_for(lambda: small.metric("buffered_bytes") == 180_000)
-        status, _, body = ask(small, INFER, b"x" * 50_000)
-        assert status == 429 and b"bytes are taken" in body
 
 
 def test_a_stream_without_a_whole_line_times_out_even_if_bytes_arrive(small):

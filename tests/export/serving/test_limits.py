@@ -115,19 +115,6 @@ def test_a_panic_of_a_library_is_a_failure(small):
     assert record.status == 500
 
 
-def test_accepted_requests_are_answered_before_shutdown(start, expected, threads):
-    going = start()
-    with going.pools["en-de"].held():
-        taken = threads.submit(ask, going)
-        wait_for(lambda: going.pools["en-de"].batches)
-        going.begin_to_stop()
-        wait_for(lambda: going.models.admission.draining)
-        assert ask(going)[0] == going.request("GET", "/ready")[0] == 503
-        assert going.request("GET", "/live")[0] == 200
-    assert taken.result()[::2] == (200, expected)
-    assert going.stop() is True
-
-
 def test_a_drain_has_a_time_limit(start):
     going = start(drain_seconds=0.2)
     going.pools["en-de"].gate.clear()

@@ -475,22 +475,9 @@ async def test_a_stream_alone_keeps_its_worker(opened):
     assert sender.items() == [[0]]
 
 
-async def test_a_stream_whose_client_leaves_between_its_turns_ends(opened):
-    queue, sender = opened(Streamer)
-    got = []
-    (gone,) = await send(queue, [40], options={"n": 0}, receive=got.append, client="a")
-    tasks = await send_apart(queue, "b", *([1],) * 3)
-    while len(sender.batches) < 2:
-        await asyncio.sleep(0)
-    gone.cancel()
-    await asyncio.gather(*tasks)
-    await settled()
-    assert len(got) == 3 and queue.waiting == 0
-    assert sender.items() == [[0], [1], [1], [1]]
-
-
 @pytest.mark.parametrize("others", [0, 3])
-async def test_a_stream_whose_client_leaves_during_its_turn_ends(opened, others):
+async def test_a_stream_whose_client_leaves_ends(opened, others):
+    """It leaves during a turn, or between two, when others wait."""
     queue, sender = opened(Streamer)
     got = []
     (gone,) = start(queue, [900], options={"n": 0}, receive=got.append, client="a")
