@@ -44,7 +44,7 @@ def test_a_refused_body_no_longer_counts_as_buffered(start):
 def test_a_started_stream_waits_for_buffer_room(start):
     running = start(Limits(**LARGE))
     with begun(running, "/lines/en-de", 4, b"x\n") as stream:
-        received(stream, b"\r\n\r\n")
+        received(stream, b"\n\r\n", 2)  # the head, and the first line
         with contextlib.ExitStack() as others:
             for path, length, held in (
                 (INFER, 99_998, 99_998),
