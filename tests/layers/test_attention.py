@@ -4,6 +4,7 @@ Shapes: B batch, T target length, S source length, H heads, K key size, U value 
 E and F sizes of value and key inputs, A units of additive attention.
 """
 
+import functools
 import re
 
 import keras
@@ -18,14 +19,11 @@ from helpers.checks import (
     randomise,
     weights_of,
 )
-from helpers.linear_bias import LinearBias
 from keras import ops
 
 from keras_transformer.layers.additive import AdditiveAttention
 from keras_transformer.layers.attention import (
-    FORBIDDEN,
     MultiHeadAttention,
-    masked_softmax,
     scaled_dot_product_attention,
 )
 from keras_transformer.layers.masks import padding_mask
@@ -54,28 +52,6 @@ def multi_head(positions=None, **kwargs):
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("masked", [False, True])
-def test_dot_product_attention_matches_the_reference(masked):
-    query, key, value = normal(B, H, T, K), normal(B, H, S, K, seed=1), normal(B, H, S, U, seed=2)
-    mask = np.random.default_rng(0).random((B, 1, T, S)) < 0.6 if masked else None
-    output, weights = scaled_dot_product_attention(query, key, value, mask)
-    expected, expected_weights = reference.attention(query, key, value, mask)
-    assert_close(output, expected)
-    assert_close(weights, expected_weights)
-
-
-@pytest.mark.numeric
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_attention_bias_is_added_to_the_scores(masked):
-    scores, bias = normal(B, H, T, S), normal(1, 1, T, S, seed=1)
-    mask = np.random.default_rng(0).random((B, 1, T, S)) < 0.6 if masked else None
-    expected = numpy64(masked_softmax(scores + bias, mask))
-    assert_close(masked_softmax(scores, mask, attention_bias=bias), expected)
-    bias[..., 2] = FORBIDDEN
-    assert not numpy64(masked_softmax(scores, mask, attention_bias=bias))[..., 2].any()
-
-
-@pytest.mark.numeric
 def test_masked_pairs_have_zero_weight_and_change_no_output():
     """Tests a fully masked row, and a masked key with the largest score."""
     query, key, value = normal(T, K), normal(S, K, seed=1), normal(S, U, seed=2)
@@ -95,29 +71,19 @@ def test_masked_pairs_have_zero_weight_and_change_no_output():
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("side, use_bias", [("left", False), ("right", True)])
 @pytest.mark.parametrize("positions", [None, "rotary"])
-def test_multi_head_attention_matches_the_reference(positions, side, use_bias):
-    layer, (query, value, key) = multi_head(positions, use_bias=use_bias)
-    mask = source_ids(side) != 0
+def test_the_weights_and_each_part_of_a_call_match_the_reference(positions):
+    layer, (query, value, key) = multi_head(positions)
+    mask = source_ids("left") != 0
     expected, maps = reference.multi_head_attention(
         weights_of(layer), H, query, value, key, mask[:, None], positions
     )
     output, weights = layer(query, value, key, attention_mask=mask, return_attention_scores=True)
     assert_close(output, expected)
     assert_close(weights, maps)
-    assert_close(layer(query, value, key, attention_mask=mask), expected)
     keys, values = layer.project_key_value(value, key)  # once for all steps of a search
     assert tuple(keys.shape) == (B, H, S, layer.key_dim) and tuple(values.shape) == (B, H, S, U)
     assert_close(layer.attend(query, keys, values, mask)[0], expected)
-
-
-@pytest.mark.numeric
-def test_weight_shapes_are_the_documented_ones():
-    shapes = {path: weight.shape for path, weight in weights_of(multi_head()[0]).items()}
-    sizes = {"query": (D, H * K), "key": (F, H * K), "value": (E, H * U), "output": (H * U, D)}
-    biases = {f"{name}/bias": shape[1:] for name, shape in sizes.items()}
-    assert shapes == {f"{name}/kernel": shape for name, shape in sizes.items()} | biases
 
 
 @pytest.mark.numeric
@@ -151,100 +117,87 @@ def test_a_keras_mask_of_value_or_key_equals_the_explicit_mask(layer, side, mask
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("positions", [None, "rotary", LinearBias()])
-def test_cached_steps_equal_causal_self_attention(positions):
-    layer, x = MultiHeadAttention(H, K + 1, U, positions=positions), normal(B, S, D)
-    layer.build(x.shape, x.shape)
-    whole = numpy64(randomise(layer)(x, x, use_causal_mask=True))
-    cache = layer.initial_cache(B)
-    for position in range(S):
-        output, cache = layer.step(x[:, position : position + 1], cache, position)
-        assert_close(output, whole[:, position : position + 1])
-    assert tuple(cache[0].shape) == (B, H, S, K + 1) and tuple(cache[1].shape) == (B, H, S, U)
-
-
-@pytest.mark.numeric
-def test_dropout_keeps_the_mean_of_the_weights_in_training_only():
-    """Value and output kernels are identities, so the output is the weights after dropout.
-
-    A weight is 1/S. Its mean over n rows errs by 1/(S sqrt(n)); the test allows five times that.
-    """
-    rows = 2003
-    layer = MultiHeadAttention(1, S, dropout=0.5, use_bias=False)
-    value = np.broadcast_to(np.eye(S, dtype="float32"), (1, S, S))
-    query = np.zeros((1, rows, S), "float32")  # zero queries: all weights are 1/S
-    layer.build(query.shape, value.shape)
-    for projection in (layer.value_projection, layer.output_projection):
-        projection.kernel.assign(np.eye(S))
-    assert_close(layer(query, value), np.full((1, rows, S), 1 / S), 1e-6)
-    dropped = numpy64(layer(query, value, training=True))
-    assert (dropped == 0).mean() > 0.4
-    assert_close(dropped.mean(axis=(0, 1)), np.full(S, 1 / S), 5 / (S * np.sqrt(rows)))
-
-
-# Additive attention
+def test_dropout_drops_weights_in_training_only():
+    layer, inputs = multi_head(dropout=1.0 - 1e-7, use_bias=False)
+    assert not numpy64(layer(*inputs, training=True)).any()
+    assert_close(layer(*inputs), numpy64(layer(*inputs, training=False)), 0.0)
+    assert numpy64(layer(*inputs)).all()
 
 
 # Promises and errors
 
 
-both = pytest.mark.parametrize("layer", [MultiHeadAttention(H, K), AdditiveAttention(A)])
+Q, VALUE = normal(B, T, D), normal(B, S, E)
+MASKS = [(B, T), (B, S, T), (B, 1), (B, T, 1), (B, 2, T, S), (B, H, S, S)]
 
 
-@both
-@pytest.mark.parametrize(
-    "shapes, message",
-    [
-        (((B, D), (B, S, D), (B, S, D)), r"query must have shape \(batch, length, features\)"),
-        (((B, T, D), (B, 1, S, D), (B, S, D)), "value must have shape"),
-        (((B, T, D), (B, S, D), (S, D)), "key must have shape"),
-        (((B, T, D), (B, S, D), (B, S - 1, D)), f"same length, but {S - 1} and {S}"),
-    ],
-)
-def test_inputs_that_do_not_fit_are_refused(layer, shapes, message):
-    layer = layer.from_config(layer.get_config())
-    with pytest.raises(ValueError, match=message):
-        layer(*(np.zeros(shape, "float32") for shape in shapes))
+def new(cls, *shapes, **mask):
+    """Calls a new layer with zeros."""
+    layer = cls(A) if cls is AdditiveAttention else cls(H, K)
+    return layer(*(np.zeros(shape, "float32") for shape in shapes), **mask)
 
 
-@both
-def test_inputs_of_another_width_than_built_are_refused(layer):
+def built(cls, *shapes):
+    """Calls a layer that was built for sizes D and E."""
+    layer = cls(A) if cls is AdditiveAttention else cls(H, K)
     layer.build((B, T, D), (B, S, E))
-    with pytest.raises(ValueError, match=f"value {D}.*{F}"):
-        layer(normal(B, T, F), normal(B, S, E))
-    with pytest.raises(ValueError, match=f"value {E}.*{F}"):
-        layer(normal(B, T, D), normal(B, S, F))
+    return layer(*(np.zeros(shape, "float32") for shape in shapes))
 
 
-def test_unfit_positions_are_refused():
-    x = normal(B, T, D)
-    with pytest.raises(ValueError, match="even"):
-        MultiHeadAttention(H, K, positions="rotary")(x, x)
-    with pytest.raises(ValueError, match="LearnedPosition.*inside attention"):
-        MultiHeadAttention(H, K, positions="learned")
+def attended(mask):
+    layer = MultiHeadAttention(H, K)
+    layer.build(Q.shape, VALUE.shape)
+    return layer.attend(Q, *layer.project_key_value(VALUE), mask)
 
 
-@both
-@pytest.mark.parametrize("dtype", ["int32", "float32"])
-def test_masks_that_are_not_boolean_are_refused(layer, dtype):
-    layer = layer.from_config(layer.get_config())
-    with pytest.raises(TypeError, match=f"boolean.*{dtype}"):
-        layer(normal(B, T, D), normal(B, S, D), attention_mask=ops.ones((B, S), dtype))
+REFUSED = [
+    *(
+        (functools.partial(new, cls, *shapes), ValueError, message)
+        for cls in (MultiHeadAttention, AdditiveAttention)
+        for shapes, message in (
+            (((B, D), (B, S, D), (B, S, D)), r"query must have shape \(batch, length, features\)"),
+            (((B, T, D), (B, 1, S, D), (B, S, D)), "value must have shape"),
+            (((B, T, D), (B, S, D), (S, D)), "key must have shape"),
+            (((B, T, D), (B, S, D), (B, S - 1, D)), f"same length, but {S - 1} and {S}"),
+        )
+    ),
+    *(
+        (functools.partial(built, cls, *shapes), ValueError, f"value {size}.*{F}")
+        for cls in (MultiHeadAttention, AdditiveAttention)
+        for shapes, size in ((((B, T, F), (B, S, E)), D), (((B, T, D), (B, S, F)), E))
+    ),
+    *(
+        (
+            functools.partial(new, cls, Q.shape, VALUE.shape, attention_mask=mask),
+            TypeError,
+            f"boolean.*{mask.dtype}",
+        )
+        for cls in (MultiHeadAttention, AdditiveAttention)
+        for mask in (np.ones((B, S), "int32"), np.ones((B, S), "float32"))
+    ),
+    *(
+        (call, ValueError, re.escape(f"shape {shape}") + ".*Any axis but the last may be 1")
+        for shape in MASKS
+        for mask in [np.ones(shape, bool)]
+        for call in (
+            functools.partial(new, MultiHeadAttention, Q.shape, VALUE.shape, attention_mask=mask),
+            functools.partial(new, AdditiveAttention, Q.shape, VALUE.shape, attention_mask=mask),
+            functools.partial(attended, mask),
+        )
+    ),
+    (lambda: MultiHeadAttention(H, K, positions="rotary")(Q, Q), ValueError, "even"),
+    (
+        lambda: MultiHeadAttention(H, K, positions="learned"),
+        ValueError,
+        "LearnedPosition.*inside attention",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    "shape", [(B, T), (B, S, T), (B, 1), (B, T, 1), (B, 2, T, S), (B, H, S, S)]
-)
-def test_masks_that_do_not_fit_are_refused(shape):
-    layer, x, memory = MultiHeadAttention(H, K), normal(B, T, D), normal(B, S, D)
-    message = re.escape(f"shape {shape}") + ".*Any axis but the last may be 1"
-    with pytest.raises(ValueError, match=message):
-        layer(x, memory, attention_mask=np.ones(shape, bool))
-    keys, values = layer.project_key_value(memory)
-    with pytest.raises(ValueError, match=message):
-        layer.attend(x, keys, values, np.ones(shape, bool))
-    with pytest.raises(ValueError, match=message):
-        AdditiveAttention(A)(x, memory, attention_mask=np.ones(shape, bool))
+@pytest.mark.parametrize("call, error, message", REFUSED)
+def test_calls_with_inputs_positions_or_a_mask_that_do_not_fit_are_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
 
 
 def test_a_functional_model_takes_a_mask_and_returns_the_weights():

@@ -50,33 +50,20 @@ def masks_of(cls, side="left", memory_side="right"):
 
 
 @pytest.mark.numeric
-def test_use_causal_mask_equals_an_explicit_causal_mask():
-    block, inputs = made(EncoderBlock), inputs_of(EncoderBlock)
-    causal = np.broadcast_to(reference.causal_mask(T), (B, T, T))
-    expected = numpy64(block(*inputs, attention_mask=causal))
-    assert_close(block(*inputs, use_causal_mask=True), expected)
-
-
-@pytest.mark.numeric
-def test_the_decoder_never_sees_the_future():
-    block, (x, memory) = made(DecoderBlock), inputs_of(DecoderBlock)
-    before = numpy64(block(x, memory))
-    x[:, 3:] += 1.0
-    after = numpy64(block(x, memory))
-    assert_close(after[:, :3], before[:, :3], 1e-6)
-    assert largest_difference(after[:, 3:], before[:, 3:]) > 1e-3
-
-
-@pytest.mark.numeric
-def test_a_decoder_without_the_causal_mask_sees_all_positions():
-    block, (x, memory) = made(DecoderBlock), inputs_of(DecoderBlock)
-    causal = np.broadcast_to(reference.causal_mask(T), (B, T, T))
-    found = block(x, memory, attention_mask=causal, use_causal_mask=False)
-    assert_close(found, numpy64(block(x, memory)), 1e-6)
-    before = numpy64(block(x, memory, use_causal_mask=False))
-    x[:, 3:] += 1.0
-    after = numpy64(block(x, memory, use_causal_mask=False))
-    assert np.abs(after - before).max(axis=2).min() > 1e-4
+@both
+def test_a_causal_block_never_sees_the_future_and_another_sees_all_positions(cls):
+    block, (x, *memory) = made(cls), inputs_of(cls)
+    explicit = np.broadcast_to(reference.causal_mask(T), (B, T, T))
+    found = block(x, *memory, attention_mask=explicit, use_causal_mask=False)
+    later = x + np.float32(1.0) * (np.arange(T) >= 3)[:, None]
+    before, after = (
+        [numpy64(block(each, *memory, use_causal_mask=causal)) for causal in (True, False)]
+        for each in (x, later)
+    )
+    assert_close(found, before[0], 1e-6)
+    assert_close(after[0][:, :3], before[0][:, :3], 1e-6)
+    for one, two in ((after[0][:, 3:], before[0][:, 3:]), (after[1], before[1])):
+        assert np.abs(one - two).max(axis=2).min() > 1e-4
 
 
 @pytest.mark.numeric
@@ -135,23 +122,32 @@ def test_a_functional_model_returns_the_attention_weights(cls):
 
 
 @both
-def test_invalid_arguments_are_refused(cls):
-    inputs = [normal(B, T, D)] * len(inputs_of(cls))
-    with pytest.raises(ValueError, match="d_ff must be at least 1, but 0"):
-        cls(H, 0)
-    with pytest.raises(ValueError, match=f"d_model={D}.*num_heads={H}.*key_dim"):
-        cls(H, F)(*inputs)
-    assert cls(D, F)(*inputs).shape == (B, T, D)
-
-
-@both
-def test_inputs_that_do_not_fit_are_refused(cls):
-    inputs, block = inputs_of(cls), made(cls)
-    with pytest.raises(ValueError, match=rf"\(batch, length, features\).*{D}"):
-        cls(1, F)(*([normal(B, D)] * len(inputs)))
-    with pytest.raises(ValueError, match=f"value {inputs[-1].shape[2]}.*{F}"):
-        block(*inputs[:-1], normal(B, S, F))
-    with pytest.raises(TypeError, match="boolean.*float32"):
-        block(*inputs, attention_mask=np.ones((B, T), "float32"))
-    with pytest.raises(ValueError, match=rf"\({B}, {S}\)"):
-        block(*inputs, attention_mask=np.ones((B, S), bool))
+def test_inputs_and_arguments_that_do_not_fit_are_refused(cls):
+    inputs, block, plain = inputs_of(cls), made(cls), [normal(B, T, D)] * len(inputs_of(cls))
+    for call, error, message in (
+        (lambda: cls(H, 0), ValueError, "d_ff must be at least 1, but 0"),
+        (lambda: cls(H, F)(*plain), ValueError, f"d_model={D}.*num_heads={H}.*key_dim"),
+        (
+            lambda: cls(1, F)(*([normal(B, D)] * len(inputs))),
+            ValueError,
+            rf"\(batch, length, features\).*{D}",
+        ),
+        (
+            lambda: block(*inputs[:-1], normal(B, S, F)),
+            ValueError,
+            f"value {inputs[-1].shape[2]}.*{F}",
+        ),
+        (
+            lambda: block(*inputs, attention_mask=np.ones((B, T), "float32")),
+            TypeError,
+            "boolean.*float32",
+        ),
+        (
+            lambda: block(*inputs, attention_mask=np.ones((B, S), bool)),
+            ValueError,
+            rf"\({B}, {S}\)",
+        ),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+    assert cls(D, F)(*plain).shape == (B, T, D)

@@ -28,7 +28,6 @@ from helpers.linear_bias import LinearBias
 from keras import ops
 
 from keras_transformer import (
-    BeamSearch,
     ClassToken,
     GatedFeedForward,
     GreedySearch,
@@ -36,7 +35,6 @@ from keras_transformer import (
     MaskedConv1D,
     PatchEmbedding,
     RelativePositionBias,
-    RotaryPositionEncoding,
     SegmentEmbedding,
 )
 from keras_transformer.models import CausalTransformer, Transformer, TransformerEncoder
@@ -136,32 +134,6 @@ def test_a_model_of_other_parts_is_saved_frozen_and_updated(cls, tmp_path):
     assert [v.path for v in loaded.weights] == [v.path for v in model.weights]
     assert_close(loaded(inputs), numpy64(model(inputs)), 0.0)
     assert not any("buckets" in v.path for v in loaded.trainable_variables)
-
-
-@pytest.mark.parametrize("cls", [Transformer, CausalTransformer])
-def test_a_search_with_other_parts_scores_as_a_forward_pass(cls):
-    windows = [RotaryPositionEncoding(window=2), RotaryPositionEncoding(size=4)]
-    for positions in (None, windows):
-        options = {}
-        if positions is not None:
-            options["positions"] = positions if cls is CausalTransformer else (windows, windows)
-        model, source = with_parts(cls, **options), ids_of(S)
-        result = BeamSearch(3, length_penalty=0.0, min_length=4)(model, source, max_length=9)
-        tokens = np.asarray(result.ids)[:, 0]
-        lengths = (source > 0).sum(1) if cls is CausalTransformer else np.ones(B, int)
-        rows = [
-            [*(source[i, : lengths[i]] if cls is CausalTransformer else [2]), *tokens[i]]
-            for i in range(B)
-        ]
-        target = np.zeros((B, max(map(len, rows))), "int32")
-        for i, row in enumerate(rows):
-            target[i, : len(row)] = row
-        given = target if cls is CausalTransformer else {"source_ids": source, "target_ids": target}
-        log_probs = numpy64(keras.ops.log_softmax(model(given)))
-        for i in range(B):
-            places = range(lengths[i], lengths[i] + (tokens[i] > 0).sum())
-            score = sum(log_probs[i, place - 1, target[i, place]] for place in places)
-            assert abs(score - float(result.scores[i, 0])) < 1e-4
 
 
 @pytest.mark.numeric

@@ -46,20 +46,6 @@ def test_a_search_depends_neither_on_padding_nor_on_the_batch(listener, search):
         assert not expected.ids[row, :, alone.shape[1] :].numpy().any()
 
 
-@pytest.mark.parametrize("search", SEARCHES, ids=lambda search: type(search).__name__)
-def test_search_scores_equal_the_full_pass(viewer, search):
-    pictures = encoders.pictures()
-    result = search(viewer, pictures, max_length=7)
-    best = result.ids.numpy()[:, 0]  # (B, T)
-    inputs = np.concatenate([np.full((3, 1), 2, "int32"), best[:, :-1]], axis=1)
-    log_probs = keras.ops.log_softmax(viewer({**pictures, "target_ids": inputs}))
-    chosen = np.take_along_axis(np.asarray(log_probs), best[..., None], axis=2)[..., 0]
-    score = (chosen * (best > 0)).sum(axis=1)
-    if isinstance(search, kt.BeamSearch):
-        score /= ((5 + (best > 0).sum(axis=1)) / 6) ** search.length_penalty
-    np.testing.assert_allclose(result.scores[:, 0], score, rtol=1e-4)
-
-
 @pytest.mark.full
 def test_the_default_maximum_length_is_50_more_than_the_encoder_length(listener, viewer):
     never_ends = kt.GreedySearch(min_length=60)

@@ -12,12 +12,13 @@ from helpers import tiers
 
 TESTS = pathlib.Path(__file__).parents[1]
 FEW = {
-    "search/test_search.py": "cached_search",
+    "search/test_token_scores.py": "scores_as_a_forward_pass",
     "training/test_steps.py": "one_replica",
     "models/test_models.py": "learns_to_copy or steps_with_a_cache",
 }
 MANY = {
-    "search/test_search.py": "plain_search or beam or cached_search or samples",
+    **FEW,
+    "search/test_search.py": "plain_search or beam or samples",
     "training/test_steps.py": "one_replica or train_on_batch",
     "models/test_models.py": "learns_to_copy or steps_with_a_cache or model_matches_the_reference",
 }

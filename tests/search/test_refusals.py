@@ -143,7 +143,26 @@ CALLS = [
     (lambda: sampled(source_ids=np.array([[5.0]])), TypeError, "source_ids.*float64.*int32"),
     (lambda: sampled(max_length=0), ValueError, "max_length"),
     (lambda: sampled(max_length=2.0), TypeError, "max_length"),
-    (lambda: sampled(max_length=2), ValueError, "max_length 2 is below.*min_length 3"),
+    *(
+        (
+            lambda search=search, form=form: search(FAKE, SOURCE, form(2)),
+            ValueError,
+            "max_length 2 is below min_length 3",
+        )
+        for search, forms in (
+            (GreedySearch(min_length=3), (int, np.int64, np.array, tf.constant)),
+            (BeamSearch(2, min_length=3), (lambda number: [9, number], np.array)),
+        )
+        for form in forms
+    ),
+    *(
+        (
+            lambda search=search: search(FAKE, SOURCE, 2, min_length=3),
+            ValueError,
+            "max_length 2 is below min_length 3",
+        )
+        for search in (GREEDY, BeamSearch(2), Sampling())
+    ),
     (lambda: sampled(max_length=np.array([5, 6, 7])), ValueError, "max_length.*the batch size"),
     (lambda: sampled(max_length=np.array([[5, 6]])), ValueError, "max_length must have rank 1"),
     (lambda: sampled(max_length=np.array([5, -2])), ValueError, "max_length must be at least 1"),

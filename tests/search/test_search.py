@@ -16,7 +16,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from helpers import exports
 from helpers.fake_model import END, ByPosition, FakeModel
 from helpers.tiers import full
 
@@ -69,16 +68,6 @@ class Reference:
 
     def finished(self, tokens):
         return tokens[-1] == END or len(tokens) == self.limit
-
-    def everything(self, alpha):
-        """Returns all hypotheses, best first."""
-        found, running = [], [((), 0.0)]
-        while running:
-            tokens, total = running.pop()
-            for token, log_prob in self.extensions(tokens):
-                longer = (*tokens, token)
-                (found if self.finished(longer) else running).append((longer, total + log_prob))
-        return self.ranked(found, alpha)
 
     def beam(self, width, alpha, early_stop):
         found, running = [], [((), 0.0)]
@@ -170,6 +159,8 @@ QUICK_ROWS = [
     *rows(PLAIN, MANY, LIMITS, None, BeamSearch(2, 0.6), BeamSearch(3, 1.0, early_stop=False)),
     *rows(PLAIN, MANY, LIMITS, None, BeamSearch(7, 1.7)),
     *rows(PLAIN, ONE_EMPTY, None, None, GreedySearch(), BeamSearch(1, 0.0)),
+    # 1, 4 and 5 continue, 3 ends: there are 1 + 3 + 9 * 4 = 40 hypotheses
+    *rows(FakeModel(6), sentences(3, 2, 6), 3, None, BeamSearch(47, 0.6)),
     *rows(LATE, MANY, 11, None, BeamSearch(3, 2.3), BeamSearch(3, 2.3, early_stop=False)),
     *rows(ENDING, FEW, 6, PREFIX, *both(min_length=3, allow_unknown=False)),
     *rows(CAUSAL, PROMPTS, 6, None, *both()),
@@ -182,6 +173,7 @@ MORE_ROWS = [
         *(BeamSearch(2, 0.6, early_stop=False), BeamSearch(3, 1.0)),
         BeamSearch(7, 1.7, early_stop=False),
     ),
+    *rows(FakeModel(6), sentences(3, 2, 6), 3, None, BeamSearch(47, 0.0), BeamSearch(47, 2.3)),
     *rows(ENDING, FEW, 6, None, *both(allow_unknown=False), *both(min_length=4)),
     *rows(ENDING, FEW, 6, None, *both(min_length=5, allow_unknown=False)),
 ]
@@ -206,13 +198,6 @@ def test_searches_equal_a_plain_search(model, source, limits, prefix, search):
         assert len(np.unique(found, axis=0)) == len(found)
 
 
-def test_without_early_stop_scores_are_not_lower():
-    late, early = (
-        BeamSearch(3, 2.3, early_stop=stop)(LATE, MANY, 11).scores for stop in (False, True)
-    )
-    assert (late >= early).numpy().all() and (late > early).numpy().any()
-
-
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_bad_hypotheses_that_finish_early_do_not_end_the_search(width, alpha):
@@ -222,18 +207,6 @@ def test_bad_hypotheses_that_finish_early_do_not_end_the_search(width, alpha):
     found = BeamSearch(width, alpha)(ByPosition(logits), [[5]], max_length=11)
     assert found.ids.numpy()[0, 0].tolist() == [*range(5, 14), END]
     assert -0.1 < found.scores.numpy()[0, 0] < 0
-
-
-@pytest.mark.parametrize("alpha", [0.6, full(0.0), full(1.0), full(2.3)])
-def test_wide_beam_finds_all_hypotheses_in_order(alpha):
-    model = FakeModel(6)
-    source = sentences(3, 2, 6)
-    result = BeamSearch(47, alpha)(model, source, max_length=3)
-    for row in range(3):
-        # 1, 4 and 5 continue, 3 ends: 1 + 3 + 9 * 4 hypotheses
-        everything = Reference(model, source[row], 3).everything(alpha)
-        assert len(everything) == 40
-        check(result, row, everything)
 
 
 def test_equally_likely_tokens_are_taken_in_order_of_their_ids():
@@ -284,22 +257,18 @@ def test_ids_hold_words_then_one_end_token_then_padding(search):
     limits = np.arange(17) % 13
     limits = np.where(limits > 0, np.maximum(limits, search.min_length), 0)
     result = search(shared_model(), sentences(17, 5, 13), max_length=limits)
-    ids = result.ids.numpy()
-    assert ids.dtype == np.int32
-    assert ids.shape == (17, search.width, 12)
-    assert ((result.scores.numpy() > -np.inf).any(axis=1) == (limits > 0)).all()
-    ended = 0
-    for limit, row in zip(limits.repeat(search.width), ids.reshape(-1, ids.shape[2]), strict=True):
-        length = np.count_nonzero(row)
-        assert min(limit, 1) <= length <= limit or search.width > 1
-        assert not np.isin(row[:length], [0, 2]).any()
-        assert (row[length:] == 0).all()
-        assert END not in row[: max(length - 1, 0)]
-        if 0 < length < limit:
-            assert row[length - 1] == END and length >= search.min_length
-            ended += 1
-        assert search.allow_unknown or 1 not in row
-    assert ended > 0
+    ids, exists = result.ids.numpy(), result.scores.numpy() > -np.inf
+    assert ids.dtype == np.int32 and ids.shape == (17, search.width, 12)
+    assert (exists.any(axis=1) == (limits > 0)).all()
+    lengths, places = np.count_nonzero(ids, axis=2), np.arange(1, 13)
+    np.testing.assert_array_equal(ids > 0, places <= lengths[..., None])
+    allowed = {1, END, *range(4, 13)} if search.allow_unknown else {END, *range(4, 13)}
+    assert {*ids[ids > 0].tolist()} <= allowed
+    ended = exists & (lengths < limits[:, None])
+    assert ended.any() and (lengths <= limits[:, None]).all()
+    assert (lengths[ended] >= max(search.min_length, 1)).all()
+    ends = (ids == END) & (places < limits[:, None, None])
+    np.testing.assert_array_equal(ends, ended[..., None] & (places == lengths[..., None]))
 
 
 SHORT = {"end_bias": -1e9, "max_length": 5}  # a FakeModel raises an error for other positions
@@ -345,7 +314,7 @@ def chi_square_fits(counts, expected):
     """Returns whether counts deviate from the expected ones as much as by chance."""
     statistic = np.sum((counts - expected) ** 2 / expected)
     freedom = counts.size - 1
-    return abs(statistic - freedom) < 5 * np.sqrt(2 * freedom)
+    return abs(statistic - freedom) <= 5 * np.sqrt(2 * freedom)
 
 
 @pytest.mark.parametrize("axis", ["position", "sample", "sentence", "seed"])
@@ -389,6 +358,8 @@ def reshaped(probabilities, temperature, top_k, top_p):
         (0.7, 0, 1.0),
         (1.0, 0, 0.6),
         (1.3, 7, 0.9),
+        (1.0, 1, 1.0),
+        (1e-2, 0, 1e-6),
         full(1.0, 0, 1.0),
         full(1.9, 0, 1.0),
         full(1.0, 5, 1.0),
@@ -417,16 +388,6 @@ def test_the_smallest_random_number_draws_the_first_token_that_is_allowed():
     assert result.ids.numpy().tolist() == [[[END]]]  # the ids below are forbidden
 
 
-def test_sample_of_one_candidate_is_greedy():
-    model = FakeModel(13, end_bias=1.0)
-    source = sentences(5, 3, 13)
-    greedy = GreedySearch()(model, source)
-    for search in (Sampling(top_k=1), Sampling(temperature=1e-2, top_p=1e-6)):
-        sample = search(model, source)
-        np.testing.assert_array_equal(sample.ids, greedy.ids)
-        np.testing.assert_allclose(sample.scores, greedy.scores, rtol=1e-6)
-
-
 def test_seeds_decide_samples():
     model, source = shared_model(), sentences(5, 3, 13)
     seeded, unseeded = Sampling(seed=3, num_samples=2), Sampling(num_samples=2)
@@ -435,21 +396,6 @@ def test_seeds_decide_samples():
     others = [seeded(model, source, seed=4), unseeded(model, source), unseeded(model, source)]
     drawn = {first.tobytes(), *(other.ids.numpy().tobytes() for other in others)}
     assert len(drawn) == 4
-
-
-def test_samples_take_prefixes_and_score_the_whole_sequence():
-    model = FakeModel(11, end_bias=1.0)
-    source = sentences(3, 3, 11)
-    prefix = np.array([[5, 6], [7, 0], [0, 0]], "int32")
-    result = Sampling(seed=2)(model, source, max_length=9, target_prefix=prefix)
-    for row in range(3):
-        tokens = [int(token) for token in result.ids[row, 0] if token]
-        given = prefix[row][prefix[row] > 0]
-        np.testing.assert_array_equal(tokens[: len(given)], given)
-        score = sum(
-            model.log_probs(source[row], (2, *tokens[:i]))[token] for i, token in enumerate(tokens)
-        )
-        np.testing.assert_allclose(result.scores[row, 0], score, rtol=1e-5)
 
 
 # Methods of a model
@@ -480,37 +426,6 @@ def test_search_is_compiled_once_for_all_shapes_and_freed_with_its_model():
     assert model() is None
 
 
-# Real models
-
-
-@pytest.mark.parametrize(
-    "cls, positions",
-    [
-        (kt.Transformer, "learned"),
-        (kt.CausalTransformer, "rotary"),
-        full(kt.Transformer, "sinusoidal"),
-    ],
-)
-def test_cached_search_of_a_real_model_equals_full_passes(cls, positions):
-    model = cls(11, 2, 16, 2, 32, positions=positions)
-    for weight in model.trainable_weights:  # far from uniform, so that hypotheses differ
-        weight.assign(1.7 * weight)
-    source = np.array([[5, 6, 7], [9, 4, 0], [8, 0, 0]], "int32")
-    result = BeamSearch(3, 0.9, token_scores=True)(model, source, max_length=5)
-    for row, place in itertools.product(range(3), range(3)):
-        start = source[row][source[row] > 0] if cls is kt.CausalTransformer else [2]
-        ids = result.ids[row, place].numpy()
-        fed = np.array([[*start, *ids[ids > 0]]], "int32")
-        inputs = fed if len(model.inputs) == 1 else {"source_ids": source[[row]], "target_ids": fed}
-        log_probs = tf.nn.log_softmax(model(inputs))[0].numpy()
-        places = np.arange(len(start), fed.shape[1])
-        expected = log_probs[places - 1, fed[0, places]]
-        tokens = np.pad(expected, (0, len(ids) - len(expected)))
-        np.testing.assert_allclose(result.token_scores[row, place], tokens, rtol=2e-5, atol=2e-5)
-        score = expected.sum() / ((5 + len(places)) / 6) ** 0.9
-        np.testing.assert_allclose(result.scores[row, place], score, rtol=2e-5, atol=2e-5)
-
-
 # Arguments
 
 OPTIONS = {"min_length": 3, "allow_unknown": False, "token_scores": True, "alignments": [[0, 1]]}
@@ -523,6 +438,7 @@ OPTIONS["constraints"] = [kt.NoRepeatNgrams(2)]
         GreedySearch(**OPTIONS),
         BeamSearch(7, 1.1, early_stop=False, **OPTIONS),
         Sampling(0.7, 5, 0.9, 11, num_samples=3, **OPTIONS),
+        BeamSearch(7, 1.1, early_stop=False, **OPTIONS | {"constraints": [kt.Terms()]}),
     ],
     ids=repr,
 )
@@ -555,25 +471,3 @@ def test_the_beam_width_of_a_call_equals_a_search_of_this_width(made, width, alp
     np.testing.assert_array_equal(trimmed(found.ids[:, :width].numpy()), expected.ids)
     np.testing.assert_allclose(found.scores[:, :width], expected.scores, rtol=1e-6)
     assert not found.ids[:, width:].numpy().any() and np.isneginf(found.scores[:, width:]).all()
-
-
-GREEDY = kt.GreedySearch()
-AT_LEAST_4 = (kt.GreedySearch(min_length=4), kt.BeamSearch(2, min_length=4))
-
-
-@pytest.mark.parametrize(
-    "search, form",
-    [
-        *((search, int) for search in (*AT_LEAST_4, kt.BeamSearch(2), kt.Sampling())),
-        *((GREEDY, form) for form in (int, np.int64, np.array, tf.constant, "rows", "one row")),
-    ],
-)
-def test_a_call_with_a_limit_below_its_least_length_is_refused(search, form):
-    rows = {"rows": lambda x: np.array([9, 9, x] + [9] * 9), "one row": lambda x: [x]}
-    make = rows.get(form, form)
-    source = np.repeat(exports.source()[:1], 12, 0)
-    options = {} if search.min_length else {"min_length": 4}
-    with pytest.raises(ValueError, match="max_length 3 is below min_length 4"):
-        search(exports.shared_model(), source, make(3), **options)
-    found = search(exports.shared_model(), source[:1], 4, **options)
-    assert np.count_nonzero(found.ids[0, 0]) == 4

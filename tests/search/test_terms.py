@@ -3,10 +3,8 @@
 Shapes: B batch, W beam width, T generated length, V vocabulary, N terms, L tokens of a term.
 """
 
-import copy
 import itertools
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,7 +13,7 @@ from helpers.fake_model import END, ByPosition, FakeModel
 
 import keras_transformer as kt
 from keras_transformer.padding import pad_rows
-from keras_transformer.search import BeamSearch, Terms, TermSearch
+from keras_transformer.search import BeamSearch, Terms
 
 V, LIMIT = 9, 5
 WORDS = [1, *range(4, V)]
@@ -234,9 +232,3 @@ def test_options_of_a_call_and_token_scores_work_with_terms():
     assert holds(terms[0], expected.ids.numpy().reshape(12, -1)).all()
     result = search(model, source, 9, terms=terms)
     np.testing.assert_allclose(tf.reduce_sum(result.token_scores, 2), result.scores, rtol=1e-5)
-
-
-def test_searches_with_terms_are_saved():
-    config = keras.saving.serialize_keras_object(SEARCH)
-    for other in (keras.saving.deserialize_keras_object(config), copy.deepcopy(SEARCH)):
-        assert other == SEARCH and type(other) is TermSearch
