@@ -26,12 +26,31 @@ from keras_transformer.layers.positions import (
 B, T, D, K = 3, 5, 14, 22  # batch, length, d_model, key size: an even size is twice a prime
 
 
+def grid(offset, start):
+    """Returns the sinusoids (T, 12) of row and column."""
+    places = np.divmod(np.arange(T) + offset - start, 3)
+    rows = [[reference.sinusoids(1, 6, int(place)) for place in each] for each in places]
+    return np.concatenate([np.concatenate(each) for each in rows], axis=-1)
+
+
 @pytest.mark.numeric
-@pytest.mark.parametrize("offset", [0, 7])
-def test_sinusoids_match_the_reference(offset):
-    x = normal(B, T, D)
-    ours = SinusoidalPositionEncoding()(x, offset=offset)
-    assert_close(ours, x + reference.sinusoids(T, D, offset), 1e-6)
+@pytest.mark.parametrize("offset", [0, 4])
+@pytest.mark.parametrize(
+    "layer, expected",
+    [
+        (SinusoidalPositionEncoding(), lambda x, offset, _: x + reference.sinusoids(T, 12, offset)),
+        (GridPositionEncoding(3), lambda x, offset, _: x + grid(offset, 0)),
+        (GridPositionEncoding(3, start=2), lambda x, offset, _: x + grid(offset, 2)),
+        (LearnedPositionEncoding(11), lambda x, offset, table: x + table[offset : offset + T]),
+        (RotaryPositionEncoding(), lambda x, offset, _: reference.rotate(x, offset)),
+    ],
+    ids=["sinusoids", "grid", "grid after two", "learned", "rotary"],
+)
+def test_positions_follow_their_formula_at_an_offset(layer, expected, offset):
+    x = normal(B, T, 12)
+    layer.build(x.shape)
+    table = weights_of(randomise(layer)).get("embeddings")
+    assert_close(layer(x, offset=offset), expected(x.astype("float64"), offset, table))
 
 
 @pytest.mark.numeric
@@ -41,19 +60,6 @@ def test_the_base_sets_the_wavelengths(base):
     row = SinusoidalPositionEncoding(base)(np.zeros((1, 3, 4), "float32"))[0, 2]
     slow = 2.0 / math.sqrt(base)
     assert_close(row, [math.sin(2.0), math.cos(2.0), math.sin(slow), math.cos(slow)], 1e-6)
-
-
-@pytest.mark.numeric
-@pytest.mark.parametrize("start, offset", [(0, 0), (2, 0), (0, 7), (2, 7)])
-def test_a_grid_has_the_sinusoids_of_row_and_column(start, offset):
-    x = normal(B, T, 12)
-    ours = GridPositionEncoding(columns=3, start=start)(x, offset=offset)
-    row, column = np.divmod(np.arange(T) + offset - start, 3)
-    first, second = (
-        np.concatenate([reference.sinusoids(1, 6, int(place)) for place in places])
-        for places in (row, column)
-    )
-    assert_close(ours, x + np.concatenate([first, second], axis=-1), 1e-6)
 
 
 @pytest.mark.numeric
@@ -68,36 +74,6 @@ def test_low_precision_sinusoids_stay_exact_at_large_positions(policy, unit):
     x = np.zeros((1, length, D), "float32")
     ours = SinusoidalPositionEncoding(dtype=policy)(x)
     assert_close(ours, reference.sinusoids(length, D)[None], unit + 2e-4)
-
-
-@pytest.mark.numeric
-@pytest.mark.parametrize("offset", [0, 4])
-def test_learned_positions_are_rows_of_the_table(offset):
-    x, layer = normal(B, T, D), LearnedPositionEncoding(max_length=11)
-    layer.build(x.shape)
-    table = weights_of(randomise(layer))["embeddings"]
-    assert table.shape == (11, D)
-    assert_close(layer(x, offset=offset), x + table[offset : offset + T], 1e-6)
-
-
-@pytest.mark.numeric
-@pytest.mark.parametrize("offset", [0, 7])
-def test_rotary_rotates_each_plane(offset):
-    x = normal(B, 2, T, K)
-    ours = RotaryPositionEncoding()(x, offset=offset)
-    assert_close(ours, reference.rotate(x.astype("float64"), offset))
-
-
-@pytest.mark.numeric
-def test_rotary_keeps_norms_and_scores_depend_on_distance_only():
-    layer = RotaryPositionEncoding()
-    query, key = normal(1, T, K, seed=1), normal(1, T, K, seed=2)
-    np.testing.assert_allclose(
-        np.linalg.norm(numpy64(layer(query)), axis=-1), np.linalg.norm(query, axis=-1), rtol=1e-5
-    )
-    near = numpy64(layer(query)) @ numpy64(layer(key)).swapaxes(1, 2)
-    far = numpy64(layer(query, offset=31)) @ numpy64(layer(key, offset=31)).swapaxes(1, 2)
-    np.testing.assert_allclose(near, far, atol=2e-4)  # angles to 35 in float32: 35 * 2^-23 * |q||k|
 
 
 @pytest.mark.numeric
@@ -160,16 +136,46 @@ def test_learned_positions_check_dynamic_lengths_at_run_time():
         tf.config.optimizer.set_experimental_options(options)
 
 
-def test_invalid_arguments_and_sizes_are_refused():
-    for cls in (SinusoidalPositionEncoding, RotaryPositionEncoding):
-        with pytest.raises(ValueError, match=f"{cls.__name__}.*even.*13.*Choose"):
-            cls()(np.zeros((B, T, 13), "float32"))
-    with pytest.raises(ValueError, match="base must be above 1, but 1 was passed"):
-        SinusoidalPositionEncoding(base=1)
-    with pytest.raises(ValueError, match="divisible by 4, but the input's last axis is 14"):
-        GridPositionEncoding(3)(np.zeros((B, T, 14), "float32"))
-    with pytest.raises(ValueError, match="start must be at least 0, but -1"):
-        GridPositionEncoding(3, start=-1)
+def zeros(layer, size):
+    return layer(np.zeros((B, T, size), "float32"))
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        *(
+            (
+                lambda cls=cls: zeros(cls(), 13),
+                f"{cls.__name__}.*even.*13.*Choose",
+            )
+            for cls in (SinusoidalPositionEncoding, RotaryPositionEncoding)
+        ),
+        *(
+            (
+                lambda sizes=sizes: RelativePositionBias(*sizes),
+                f"num_buckets={sizes[0]}.*no ranges",
+            )
+            for sizes in ((7,), (2,), (16, 4))
+        ),
+        (lambda: SinusoidalPositionEncoding(base=1), "base must be above 1, but 1 was passed"),
+        (
+            lambda: zeros(GridPositionEncoding(3), 14),
+            "divisible by 4, but the input's last axis is 14",
+        ),
+        (lambda: GridPositionEncoding(3, start=-1), "start must be at least 0, but -1"),
+        (
+            lambda: zeros(RotaryPositionEncoding(size=24), 22),
+            "cannot rotate size=24 of 22 channels",
+        ),
+        (
+            lambda: SinusoidalPositionEncoding(window=3),
+            "window=3 limits attention, but Sinusoidal.*does not act",
+        ),
+    ],
+)
+def test_invalid_arguments_and_sizes_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 @pytest.mark.numeric
@@ -183,21 +189,6 @@ def test_a_relative_bias_has_the_ranges_of_t5(ranges, most, bidirectional):
     assert_close(found, reference.relative_bias(table, 150, 150, most, bidirectional), 1e-6)
 
 
-def test_a_relative_bias_is_refused_without_ranges():
+def test_the_configuration_of_a_relative_bias_is_complete():
     config = {"num_buckets": 8, "max_distance": 9, "bidirectional": False, "window": 3}
     check_config(RelativePositionBias, config)
-    for options in ({"num_buckets": 7}, {"num_buckets": 2}, {"num_buckets": 16, "max_distance": 4}):
-        with pytest.raises(ValueError, match=f"num_buckets={options['num_buckets']}.*no ranges"):
-            RelativePositionBias(**options)
-    with pytest.raises(ValueError, match="cannot rotate size=24 of 22 channels"):
-        RotaryPositionEncoding(size=24)(normal(B, T, K))
-    with pytest.raises(ValueError, match="window=3 limits attention, but Sinusoidal.*does not act"):
-        SinusoidalPositionEncoding(window=3)
-
-
-def test_positions_work_with_dynamic_lengths():
-    ends = keras.Input((None, D))
-    outputs = LearnedPositionEncoding(max_length=11)(SinusoidalPositionEncoding()(ends))
-    model = keras.Model(ends, outputs)
-    assert model.output_shape == (None, None, D)
-    assert model.predict(normal(B, T, D), verbose=0).shape == (B, T, D)

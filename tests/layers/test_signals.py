@@ -34,14 +34,14 @@ def convolved(**options):
     return run
 
 
-CASES = [*itertools.product(PADDINGS, (1, 2, 3))]
+# The last number is the dilation.
+CASES = [*itertools.product(PADDINGS, (1, 2, 3), (1,)), *itertools.product(PADDINGS, (1,), (2,))]
+QUICK = [("valid", 3, 1), ("same", 2, 1), ("causal", 1, 1), ("same", 1, 2)]
 
 
-@pytest.mark.parametrize(
-    "padding, strides", tiers.quick(CASES, ("valid", 3), ("same", 2), ("causal", 1))
-)
-def test_padding_on_the_right_changes_nothing(padding, strides):
-    run = convolved(padding=padding, strides=strides)
+@pytest.mark.parametrize("padding, strides, dilation", tiers.quick(CASES, *QUICK))
+def test_padding_on_the_right_changes_nothing(padding, strides, dilation):
+    run = convolved(padding=padding, strides=strides, dilation_rate=dilation)
     for length, more in [(17, 1), (17, 4), (18, 1), (20, 5)]:
         x = normal(2, length, C)
         alone, none = run(x)
@@ -75,46 +75,23 @@ def test_without_a_mask_it_equals_conv1d(padding, strides):
     assert_close(ours(x), numpy64(theirs(x)))
 
 
-@pytest.mark.parametrize("padding", PADDINGS)
-def test_padding_changes_nothing_with_dilation(padding):
-    layer = MaskedConv1D(D, 3, padding=padding, dilation_rate=2, use_bias=False)
-    x, mask = normal(1, 9, C), np.arange(12)[None] < 9
-    alone = numpy64(layer(x))
-    padded = np.concatenate([x, np.ones((1, 3, C), "float32")], axis=1)
-    kept = numpy64(layer.compute_mask(padded, mask)) == 1
-    assert_close(numpy64(layer(padded, mask=mask))[kept], alone[0])
-
-
-@pytest.mark.parametrize("padding", PADDINGS)
-def test_lengths_can_be_unknown_when_a_model_is_built(padding):
-    frames = keras.Input((None, C))
-    x = MaskedConv1D(D, 3, padding=padding)(keras.layers.Masking()(frames))
-    model = keras.Model(frames, SequencePooling()(x))
-    sound = normal(2, 9, C)
-    padded = np.pad(sound, [(0, 0), (0, 4), (0, 0)])
-    assert_close(model(padded), numpy64(model(sound)))
-
-
 @pytest.mark.numeric
-def test_a_row_does_not_depend_on_its_batch():
+@pytest.mark.parametrize(
+    "padding, counts", [("valid", [1, 5]), ("same", [3, 6]), ("causal", [3, 6])]
+)
+def test_a_row_does_not_depend_on_its_batch(padding, counts):
     frames = keras.Input((None, C))
     x = keras.layers.Masking()(frames)
     for _ in range(2):
-        x = MaskedConv1D(8, 3, strides=2, activation="gelu")(x)
+        x = MaskedConv1D(8, 3, strides=2, padding=padding, activation="gelu")(x)
     x = EncoderBlock(2, 16)(x)
     model = compiled(randomise(keras.Model(frames, [SequencePooling()(x), x._keras_mask])))
     given = normal(2, 23, C)
     given[0, 10:] = 0.0
     together, mask = model(given)
-    np.testing.assert_array_equal(numpy64(mask).sum(axis=1), [3, 6])
+    np.testing.assert_array_equal(numpy64(mask).sum(axis=1), counts)
     assert_close(together[:1], numpy64(model(given[:1, :10])[0]))
     assert_close(together[1:], numpy64(model(given[1:])[0]))
-
-
-@pytest.mark.parametrize("option", [{"padding": "full"}, {"data_format": "channels_first"}])
-def test_unsupported_convolution_options_are_refused(option):
-    with pytest.raises(ValueError, match="padding|frames"):
-        MaskedConv1D(D, 3, **option)
 
 
 # Image patches
@@ -161,16 +138,28 @@ def test_patches_of_free_sizes_are_filled_with_zeros_and_masked_pixels_count_as_
     assert_close(alone[0], cut @ numpy64(layer.kernel) + numpy64(layer.bias))
 
 
-def test_a_patch_size_of_three_numbers_is_refused():
-    with pytest.raises(ValueError, match="an int or a pair"):
-        PatchEmbedding(D, (2, 3, 4))
+def patches(shape, symbolic=False):
+    images = keras.Input(shape[1:]) if symbolic else np.zeros(shape, "float32")
+    return PatchEmbedding(D, SIZE)(images)
 
 
 @pytest.mark.parametrize(
-    "shape, named",
-    [((B, 10, 12, 3), "height of 10"), ((B, 8, 9, 3), "width of 9"), ((B, 8, 9), "height, width")],
+    "call, named",
+    [
+        (lambda: MaskedConv1D(D, 3, padding="full"), "padding"),
+        (lambda: MaskedConv1D(D, 3, data_format="channels_first"), "frames"),
+        (lambda: PatchEmbedding(D, (2, 3, 4)), "an int or a pair"),
+        *(
+            (lambda shape=shape, symbolic=symbolic: patches(shape, symbolic), named)
+            for symbolic in (False, True)
+            for shape, named in (
+                ((B, 10, 12, 3), "height of 10"),
+                ((B, 8, 9, 3), "width of 9"),
+                ((B, 8, 9), "height, width"),
+            )
+        ),
+    ],
 )
-def test_images_that_patches_do_not_divide_are_refused(shape, named):
-    for images in (np.zeros(shape, "float32"), keras.Input(shape[1:])):
-        with pytest.raises(ValueError, match=named):
-            PatchEmbedding(D, SIZE)(images)
+def test_options_and_images_that_do_not_fit_are_refused(call, named):
+    with pytest.raises(ValueError, match=named):
+        call()

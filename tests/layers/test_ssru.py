@@ -9,7 +9,6 @@ import pytest
 from helpers import reference
 from helpers.checks import (
     assert_close,
-    integers,
     normal,
     numpy64,
     randomise,
@@ -18,8 +17,6 @@ from helpers.checks import (
 from keras import ops
 
 from keras_transformer.layers.ssru import SSRU, RecurrentDecoderBlock
-from keras_transformer.models import Transformer
-from keras_transformer.plots import attention_maps
 
 B, T, S, D, F, V = 3, 11, 7, 22, 19, 23
 
@@ -83,14 +80,3 @@ def test_the_block_replaces_self_attention_with_the_unit():
     assert paths == [f"self_attention/{name}" for name in names]
     with pytest.raises(ValueError, match="from left to right"):
         block(x, memory, use_causal_mask=False)
-
-
-def test_the_configuration_keeps_the_recurrent_decoder():
-    model = Transformer(V, (1, 2), D, 2, F, recurrent_decoder=True)
-    copy = Transformer.from_config(model.get_config())
-    assert [w.path for w in copy.weights] == [w.path for w in model.weights]
-    assert all(isinstance(block, RecurrentDecoderBlock) for block in copy.decoder_stack.blocks)
-    assert model.recurrent and not Transformer(V, 1, D, 2, F).recurrent
-    maps = attention_maps(model, integers(4, V, S), np.array([2, 5, 7]))
-    shapes = {name: array.shape for name, array in maps.items()}
-    assert shapes == {"encoder": (1, 2, S, S), "cross": (2, 2, 3, S)}  # no "decoder"

@@ -33,59 +33,58 @@ def recorded(monkeypatch, model, inputs):
     return weights
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
-@pytest.mark.parametrize("norm_first", [False, True])
-def test_maps_are_the_weights_of_the_forward_pass(monkeypatch, norm_first, positions):
-    model = kt.Transformer(**SIZES, norm_first=norm_first, positions=positions, dropout=0.5)
-    source, target = np.array([[*SOURCE, 0, 0]]), np.array([TARGET])
-    maps = plots.attention_maps(model, source[0], target[0])
-    assert {name: w.shape for name, w in maps.items()} == {
-        "encoder": (2, 3, 7, 7),
-        "decoder": (2, 3, 3, 3),
-        "cross": (2, 3, 3, 7),
-    }
-    inputs = {"source_ids": source, "target_ids": target}
-    own = recorded(monkeypatch, model, inputs)
-    expected = [*own[:2], own[2], own[4], own[3], own[5]]  # decoder blocks: self, cross
-    found = [w[None] for name in ("encoder", "decoder", "cross") for w in maps[name]]
-    for w, e in zip(found, expected, strict=True):
-        np.testing.assert_allclose(w, e, atol=1e-6)
-    for w in maps.values():
-        np.testing.assert_allclose(w.sum(-1), 1, atol=1e-6)
-    assert not maps["encoder"][..., 5:].any() and not maps["cross"][..., 5:].any()  # padding
-    assert not np.triu(maps["decoder"], 1).any()
+def transformer(**options):
+    return kt.Transformer(**SIZES, **{"dropout": 0.5, **options})
 
 
-def test_encoders_and_decoders_have_only_their_own_maps(monkeypatch):
-    encoder = kt.TransformerEncoder(**SIZES)
-    maps = plots.attention_maps(encoder, source_ids=SOURCE)
-    assert list(maps) == ["encoder"]
-    own = recorded(monkeypatch, encoder, np.array([SOURCE]))
-    np.testing.assert_allclose(maps["encoder"], np.concatenate(own), atol=1e-6)
+BOTH = {"source_ids": np.array([*SOURCE, 0, 0]), "target_ids": np.array(TARGET)}
+TWO_TEXTS = {"source_ids": np.array(SOURCE), "segment_ids": np.array([1, 1, 2, 2, 2])}
+# Places in the forward pass: blocks of the encoder, then self and cross of each decoder block.
+ALL = {"encoder": [0, 1], "decoder": [2, 4], "cross": [3, 5]}
+MAPS = {
+    "post-norm": (transformer, BOTH, ALL),
+    "pre-norm": (lambda: transformer(norm_first=True, positions="learned"), BOTH, ALL),
+    "rotary": (lambda: transformer(positions="rotary"), BOTH, ALL),
+    "ignored end": (lambda: transformer(reads_end=False), {**BOTH, "source_ids": SOURCE}, ALL),
+    "recurrent": (
+        lambda: transformer(recurrent_decoder=True),
+        BOTH,
+        {"encoder": [0, 1], "cross": [2, 3]},
+    ),
+    "encoder": (
+        lambda: kt.TransformerEncoder(**SIZES),
+        {"source_ids": SOURCE},
+        {"encoder": [0, 1]},
+    ),
+    "two texts": (
+        lambda: kt.TransformerEncoder(**SIZES, num_segments=2),
+        {"source_ids": TWO_TEXTS},
+        {"encoder": [0, 1]},
+    ),
+    "language model": (
+        lambda: kt.CausalTransformer(**SIZES),
+        {"target_ids": TARGET},
+        {"decoder": [0, 1]},
+    ),
+    "low precision": (lambda: transformer(dtype="mixed_bfloat16"), BOTH, ALL),
+}
 
-    decoder = kt.CausalTransformer(**SIZES)
-    maps = plots.attention_maps(decoder, target_ids=TARGET)
-    assert list(maps) == ["decoder"]
-    own = recorded(monkeypatch, decoder, np.array([TARGET]))
-    np.testing.assert_allclose(maps["decoder"], np.concatenate(own), atol=1e-6)
 
-
-def test_an_end_token_that_the_encoder_ignores_gets_no_weight(monkeypatch):
-    model = kt.Transformer(**SIZES, reads_end=False)
-    maps = plots.attention_maps(model, SOURCE, TARGET)
-    assert SOURCE[-1] == 3 and not maps["cross"][..., -1].any()
-    inputs = {"source_ids": np.array([SOURCE]), "target_ids": np.array([TARGET])}
-    own = recorded(monkeypatch, model, inputs)
-    np.testing.assert_allclose(maps["encoder"], np.concatenate(own[:2]), atol=1e-6)
-    np.testing.assert_allclose(maps["cross"], np.concatenate(own[3::2]), atol=1e-6)
-
-
-def test_an_encoder_of_two_texts_takes_a_dict(monkeypatch):
-    encoder = kt.TransformerEncoder(**SIZES, num_segments=2)
-    inputs = {"source_ids": np.array(SOURCE), "segment_ids": np.array([1, 1, 2, 2, 2])}
-    maps = plots.attention_maps(encoder, inputs)
-    own = recorded(monkeypatch, encoder, {name: ids[None] for name, ids in inputs.items()})
-    np.testing.assert_allclose(maps["encoder"], np.concatenate(own), atol=1e-6)
+@pytest.mark.parametrize("name", MAPS)
+def test_maps_are_the_weights_of_the_forward_pass(monkeypatch, name):
+    make, given, places = MAPS[name]
+    model, texts = make(), given.get("source_ids")
+    maps = plots.attention_maps(model, **given)
+    given = {**given, **texts} if isinstance(texts, dict) else given
+    batch = {key: np.array(ids)[None] for key, ids in given.items()}
+    own = recorded(monkeypatch, model, batch if len(batch) > 1 else [*batch.values()][0])
+    expected = {use: np.concatenate([own[place] for place in places[use]]) for use in places}
+    assert maps.keys() == expected.keys()
+    for use, weights in maps.items():
+        assert weights.dtype == np.float32
+        np.testing.assert_allclose(weights, expected[use].astype("float32"), atol=1e-6)
+    # the row of padding or of an ignored end
+    assert "cross" not in maps or not maps["cross"][..., 4 if name == "ignored end" else 5 :].any()
 
 
 def test_a_custom_encoder_has_cross_attention_maps_only():
@@ -99,34 +98,17 @@ def test_a_custom_encoder_has_cross_attention_maps_only():
     np.testing.assert_array_equal(named["cross"], maps["cross"])
 
 
-def test_low_precision_maps_are_float32():
-    model = kt.Transformer(**SIZES, dtype="mixed_bfloat16")
-    assert {w.dtype.name for w in plots.attention_maps(model, SOURCE, TARGET).values()} == {
-        "float32"
-    }
-
-
 @pytest.mark.parametrize(
     "ids, problem",
-    [({"target_ids": TARGET}, "source_ids"), ({"source_ids": SOURCE}, "target_ids")],
+    [
+        ({"target_ids": TARGET}, "source_ids must be the ids of one sentence"),
+        ({"source_ids": SOURCE}, "target_ids must be the ids of one sentence"),
+        ({"source_ids": [SOURCE], "target_ids": TARGET}, r"its shape is \(1, 5\)"),
+    ],
 )
-def test_missing_ids_are_named(ids, problem):
-    with pytest.raises(ValueError, match=f"{problem} must be the ids of one sentence"):
+def test_ids_that_are_not_one_sentence_are_refused(ids, problem):
+    with pytest.raises(ValueError, match=problem):
         plots.attention_maps(kt.Transformer(**SIZES), **ids)
-
-
-def test_a_batch_instead_of_a_sentence_is_an_error():
-    with pytest.raises(ValueError, match=r"its shape is \(1, 5\)"):
-        plots.attention_maps(kt.Transformer(**SIZES), [SOURCE], TARGET)
-
-
-def test_labels_name_special_tokens_and_show_spaces():
-    tokenizer = kt.Tokenizer.train(["a b a b"], vocab_size=270, hard_vocab_limit=False)
-    ids = [2, *tokenizer.encode("a b"), 3, 0]
-    labels = plots.token_labels(tokenizer, ids)
-    assert len(labels) == len(ids)
-    assert (labels[0], *labels[-2:]) == ("<s>", "</s>", "<pad>")
-    assert {"a", "b"} <= set("".join(labels[1:-2])) and all(labels)
 
 
 def test_grid_has_a_row_per_layer_and_a_column_per_head(tmp_path):
@@ -152,9 +134,12 @@ def test_a_translation_is_drawn_with_its_own_tokens():
     weights = plots.attention_maps(model, source, target)["cross"]  # (2, 3, T, S)
     for panel, w in zip(figure.axes, weights.reshape(6, len(target), len(source)), strict=True):
         np.testing.assert_array_equal(panel.images[0].get_array(), w)
-    labelled = figure.axes[3]  # the left panel of the lower row
-    assert labelled.get_yticklabels()[0].get_text() == "<s>"
-    assert labelled.get_xticklabels()[-1].get_text() == "</s>"
+    ticks = figure.axes[3].get_yticklabels(), figure.axes[3].get_xticklabels()  # lower left
+    shown = [[tick.get_text() for tick in each] for each in ticks]
+    labels = [plots.token_labels(tokenizer, ids) for ids in (target, source)]
+    assert shown == labels and (labels[0][0], labels[1][-1]) == ("<s>", "</s>")
+    assert {"a", "b"} <= set("".join(labels[1])) and all(labels[1])
+    assert plots.token_labels(tokenizer, [0]) == ["<pad>"]
     assert figure.get_suptitle() == "a b -> b"
 
 
@@ -198,14 +183,18 @@ def test_calls_of_blocks_keep_their_arguments(monkeypatch):
     assert "call" not in vars(block)
 
 
-def test_blocks_with_different_numbers_of_heads_are_an_error():
+@pytest.mark.parametrize(
+    "layers, message",
+    [
+        (
+            lambda x: kt.EncoderBlock(2, 17)(kt.EncoderBlock(3, 17)(x)),
+            r"different shapes, \[\(1, 2, 5, 5\), \(1, 3, 5, 5\)\]",
+        ),
+        (lambda x: x[:, 0], "calls no EncoderBlock"),
+    ],
+    ids=["different numbers of heads", "no block"],
+)
+def test_models_without_blocks_of_one_shape_are_refused(layers, message):
     frames = keras.Input((5, 12))
-    model = keras.Model(frames, kt.EncoderBlock(2, 17)(kt.EncoderBlock(3, 17)(frames)))
-    with pytest.raises(ValueError, match=r"different shapes, \[\(1, 2, 5, 5\), \(1, 3, 5, 5\)\]"):
-        plots.block_attention(model, np.zeros((1, 5, 12)))
-
-
-def test_a_model_without_blocks_is_an_error():
-    frames = keras.Input((5, 8))
-    with pytest.raises(ValueError, match="calls no EncoderBlock"):
-        plots.block_attention(keras.Model(frames, frames[:, 0]), np.zeros((1, 5, 8)))
+    with pytest.raises(ValueError, match=message):
+        plots.block_attention(keras.Model(frames, layers(frames)), np.zeros((1, 5, 12)))
