@@ -38,11 +38,13 @@ def names(folder):
     return sorted(item.name for item in folder.iterdir())
 
 
-def test_new_content_appears_and_replaces_the_old(path):
+@pytest.mark.parametrize("swaps", [True, False])
+def test_new_content_appears_and_replaces_the_old(path, swaps, request):
+    if not swaps:
+        request.getfixturevalue("without_swap")
     for text in ("first", "second"):
         write(path, text)
-        assert content(path) == text
-        assert names(path.parent) == [path.name]
+        assert (content(path), names(path.parent)) == (text, [path.name])
 
 
 @pytest.mark.parametrize("suffix", ["", ".npz"])
@@ -70,6 +72,8 @@ def test_error_in_the_block_changes_nothing(path, earlier):
     with pytest.raises(KeyError), aside_of(path) as aside:
         (aside if path.suffix else aside / "a.txt").write_text("half")
         raise KeyError("stopped on the way")
+    with pytest.raises(FileNotFoundError), whole_file(path.with_suffix(".npz")):
+        pass  # it wrote no file
     assert names(path.parent) == before
     assert not earlier or content(path) == earlier
 
@@ -172,13 +176,6 @@ def without_swap(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
 
 
-def test_folder_is_replaced_where_the_system_cannot_swap(tmp_path, without_swap):
-    for text in ("first", "second"):
-        write(tmp_path / "out", text)
-        assert content(tmp_path / "out") == text
-        assert names(tmp_path) == ["out"]
-
-
 @pytest.mark.parametrize("name", ["~/a.txt", "~/out", "~"])
 def test_path_that_begins_with_a_tilde_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
@@ -209,18 +206,12 @@ def test_file_needs_an_existing_parent_and_a_folder_makes_its_own(tmp_path):
     assert names(tmp_path) == ["no"]
 
 
-def test_folder_in_the_place_of_the_file_stays(tmp_path):
-    (tmp_path / "a.txt" / "inner").mkdir(parents=True)
-    with pytest.raises(OSError, match="a.txt"):
-        write(tmp_path / "a.txt", "new")
-    assert names(tmp_path) == ["a.txt"] and names(tmp_path / "a.txt") == ["inner"]
-
-
-def test_file_in_the_place_of_the_folder_stays(tmp_path):
-    (tmp_path / "out").write_text("mine")
-    with pytest.raises(NotADirectoryError, match="out"):
-        write(tmp_path / "out", "new")
-    assert names(tmp_path) == ["out"] and (tmp_path / "out").read_text() == "mine"
+def test_a_file_and_a_folder_do_not_replace_each_other(path):
+    path.write_text("mine") if not path.suffix else path.mkdir()
+    with pytest.raises(OSError, match=path.name) as raised:
+        write(path, "new")
+    assert path.suffix or isinstance(raised.value, NotADirectoryError)
+    assert names(path.parent) == [path.name] and path.is_dir() == bool(path.suffix)
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -238,13 +229,6 @@ def test_symbolic_link_stays_and_its_target_is_written(path, exists):
     assert names(target.parent) == ["target"]
 
 
-def test_block_that_wrote_no_file_is_an_error(tmp_path):
-    write(tmp_path / "a.txt", "earlier")
-    with pytest.raises(FileNotFoundError), whole_file(tmp_path / "a.txt"):
-        pass
-    assert content(tmp_path / "a.txt") == "earlier"
-
-
 def test_new_files_and_folders_have_default_permissions(path):
     before = os.umask(0o022)
     try:
@@ -254,28 +238,14 @@ def test_new_files_and_folders_have_default_permissions(path):
     assert stat.S_IMODE(path.stat().st_mode) == (0o644 if path.suffix else 0o755)
 
 
-def test_failed_move_puts_the_earlier_folder_back(tmp_path, monkeypatch, without_swap):
+@pytest.mark.parametrize("refused", ["new", "old"])
+def test_an_earlier_folder_survives_a_failed_move(tmp_path, monkeypatch, without_swap, refused):
+    """It is put back, or kept beside its place if that fails, too."""
     write(tmp_path / "out", "earlier")
     rename = os.rename
 
     def refuse(source, target):
-        if source.name == "new":
-            raise OSError(16, "Device or resource busy")
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", refuse)
-    with pytest.raises(OSError, match="busy"):
-        write(tmp_path / "out", "new")
-    assert content(tmp_path / "out") == "earlier"
-    assert names(tmp_path) == ["out"]
-
-
-def test_earlier_folder_that_cannot_be_put_back_is_kept(tmp_path, monkeypatch, without_swap):
-    write(tmp_path / "out", "earlier")
-    rename = os.rename
-
-    def refuse(source, target):
-        if target == tmp_path / "out":
+        if target == tmp_path / "out" and source.name in ("new", refused):
             raise OSError(16, "Device or resource busy")
         rename(source, target)
 
@@ -283,7 +253,8 @@ def test_earlier_folder_that_cannot_be_put_back_is_kept(tmp_path, monkeypatch, w
     with pytest.raises(OSError, match="busy"):
         write(tmp_path / "out", "new")
     (left,) = tmp_path.iterdir()
-    assert content(left / "old") == "earlier"
+    assert (left.name == "out") == (refused == "new")
+    assert content(left if refused == "new" else left / "old") == "earlier"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
