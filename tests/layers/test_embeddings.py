@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import pytest
 from helpers.checks import (
-    POLICIES,
     assert_close,
     check_gradients,
     gradients,
@@ -41,14 +40,6 @@ def test_lookup_and_logits_share_a_matrix_and_have_the_right_gradients():
     assert_close(layer.logits(x), project(weights))
     found = gradients(layer, cotangent, x, logits=True)
     check_gradients(found, weights, lambda weights: np.sum(project(weights) * cotangent))
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_logits_are_float32_under_every_policy(policy):
-    logits = built(dtype=policy).logits(normal(B, T, D))
-    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
-    biased = TokenEmbedding(V, D, output_bias=True, dtype=policy)
-    assert keras.backend.standardize_dtype(biased.logits(normal(B, T, D)).dtype) == "float32"
 
 
 def test_vectors_and_logits_carry_the_padding_mask_of_the_ids():

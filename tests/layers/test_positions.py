@@ -47,7 +47,7 @@ def grid(offset, start):
     ids=["sinusoids", "grid", "grid after two", "learned", "rotary"],
 )
 def test_positions_follow_their_formula_at_an_offset(layer, expected, offset):
-    x = normal(B, T, 12)
+    layer, x = layer.from_config(layer.get_config()), normal(B, T, 12)
     layer.build(x.shape)
     table = weights_of(randomise(layer)).get("embeddings")
     assert_close(layer(x, offset=offset), expected(x.astype("float64"), offset, table))

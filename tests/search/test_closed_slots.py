@@ -7,18 +7,28 @@ import keras
 import numpy as np
 import onnx
 import pytest
-import tensorflow as tf
 from helpers import exports, tiers
 from helpers.linear_bias import LinearBias
 
 import keras_transformer as kt
 from keras_transformer import decoding
-from keras_transformer.decoding import FORBIDDEN, Cache
+from keras_transformer.decoding import Cache
 from keras_transformer.export import export_onnx
 from keras_transformer.search import loop
 from keras_transformer.search.inputs import START_IDS
 
 OPEN_STEPS = 3
+SOUNDS = {
+    "features": np.random.default_rng(7).normal(size=(2, 11, 7)).astype("float32"),
+    START_IDS: np.array([[2, 1, 27], [2, 23, 0]], "int32"),
+}
+
+
+def listener():
+    features = keras.Input((None, 7), name="features")
+    return keras.Model(features, keras.layers.Dense(12)(features))
+
+
 MODELS = {
     "sinusoidal": lambda: exports.tiny(vocab_size=31),
     "learned": lambda: exports.tiny(vocab_size=31, positions="learned", norm_first=True),
@@ -26,6 +36,9 @@ MODELS = {
     "distance": lambda: exports.tiny(vocab_size=31, positions=LinearBias()),
     "prompt": lambda: exports.tiny("generate", vocab_size=31, positions="rotary"),
     "recurrent": lambda: exports.tiny(vocab_size=31, recurrent_decoder=True),
+    "speech": lambda: exports.tiny(
+        vocab_size=31, encoder=listener(), reads_start=True, positions="learned"
+    ),
     "ensemble": lambda: kt.Ensemble(
         [exports.tiny(vocab_size=31), exports.tiny(vocab_size=31, positions=LinearBias())]
     ),
@@ -43,9 +56,10 @@ CASES = [
     ("prompt", kt.BeamSearch(4, 0.6, token_scores=True), {}),
     ("prompt", kt.Sampling(1.0, num_samples=3), {"seed": 5}),
     ("recurrent", kt.BeamSearch(4, 0.6), {}),
+    ("speech", kt.SpeechSearch(3, no_speech=29, languages=[23, 25], token_scores=True), {}),
     ("ensemble", kt.BeamSearch(3, 0.6), {}),
 ]
-CLOSING = ("sinusoidal", "learned", "rotary", "prompt", "ensemble")
+CLOSING = ("sinusoidal", "learned", "rotary", "prompt", "speech", "ensemble")
 
 
 @pytest.fixture
@@ -74,11 +88,11 @@ def check_same(found, expected):
 
 @pytest.mark.parametrize(
     "name, search, options",
-    tiers.quick(CASES, *(CASES[place] for place in (0, 3, 8, 10))),
+    tiers.quick(CASES, *(CASES[place] for place in (0, 3, 8, 10, 11))),
     ids=lambda x: str(x)[:40],
 )
 def test_closing_changes_no_result(closes, monkeypatch, name, search, options):
-    model, source = MODELS[name](), exports.source(vocab_size=31)
+    model, source = MODELS[name](), SOUNDS if name == "speech" else exports.source(vocab_size=31)
     options = dict(options, max_length=14)
     if options.pop("prefix", False):
         options["target_prefix"] = exports.source(length=3, vocab_size=31, seed=1)
@@ -86,52 +100,6 @@ def test_closing_changes_no_result(closes, monkeypatch, name, search, options):
     assert bool(closes) == (name in CLOSING and search.width > 1)
     monkeypatch.setattr(decoding, "LEAST_CLOSED", 10**6)
     check_same(found, search(model, source, **options))
-
-
-def test_closing_changes_no_result_of_speech(closes, monkeypatch):
-    features = keras.Input((None, 7), name="features")
-    encoder = keras.Model(features, keras.layers.Dense(12)(features))
-    model = exports.tiny(vocab_size=31, encoder=encoder, reads_start=True, positions="learned")
-    search = kt.SpeechSearch(3, no_speech=29, languages=[23, 25], token_scores=True)
-    sound = np.random.default_rng(7).normal(size=(2, 11, 7)).astype("float32")
-    source = {"features": sound, START_IDS: np.array([[2, 1, 27], [2, 23, 0]], "int32")}
-    found = search(model, source, max_length=12)
-    assert closes
-    monkeypatch.setattr(decoding, "LEAST_CLOSED", 10**6)
-    check_same(found, search(model, source, max_length=12))
-
-
-def test_the_kept_slots_are_those_that_running_hypotheses_attend_to(closes):
-    model, random = exports.tiny(vocab_size=31), np.random.default_rng(2)
-    batch, width, closed, opened = 3, 2, 5, 6
-    cache = model.initial_cache(batch, width)
-
-    def filled(slots):
-        shapes = [(batch, x.shape[1], slots, x.shape[3]) for x in cache.closed[0]]
-        return [tuple(random.normal(size=s).astype("float32") for s in shapes) for _ in range(2)]
-
-    old, new = filled(closed), filled(opened)
-    attends = np.indices((batch, width, closed + opened))
-    attends = (attends[2] + attends[0]) % (2 + attends[1]) == 0
-    runs = np.array([[True, True], [True, False], [False, False]])
-    bias = np.where(attends, 0.0, FORBIDDEN).astype("float32")
-    running = np.where(runs, -1.0, -np.inf).astype("float32")
-    before = Cache(cache.by_sentence._replace(blocks=new), tf.constant(bias), old)
-    after = model.close(before, tf.constant(running))
-
-    wanted = [np.flatnonzero(a[r].any(axis=0)) for a, r in zip(attends, runs, strict=True)]
-    count = max(map(len, wanted))
-    assert 0 < len(wanted[1]) < len(wanted[0]) == count
-    assert after.by_hypothesis.shape == (batch, width, count)
-    for row, slots in enumerate(wanted):
-        found = after.by_hypothesis[row, :, : len(slots)]
-        np.testing.assert_array_equal(found, bias[row][:, slots])
-        assert np.all(np.asarray(after.by_hypothesis)[row, runs[row], len(slots) :] == FORBIDDEN)
-        for parts in zip(after.closed, old, new, strict=True):
-            for ours, first, second in zip(*parts, strict=True):
-                both = np.concatenate([first, second], axis=2)
-                np.testing.assert_array_equal(ours[row, :, : len(slots)], both[row][:, slots])
-    assert {x.shape[2] for x in tf.nest.flatten(after.by_sentence.blocks)} == {0}
 
 
 def test_memory_grows_with_the_slots_that_are_attended_to(closes):

@@ -1,5 +1,6 @@
 """Patterns: every output matches, and the table of tokens equals Python's `re`."""
 
+import functools
 import itertools
 import json
 import pickle
@@ -151,29 +152,29 @@ def test_every_output_matches_and_closes_in_time(name, search, model, tokenizer)
     check(pattern, given, texts)
 
 
+def accepts(pattern, ids):
+    """Returns whether a text of these tokens may end."""
+    classes, after, missing = pattern.automaton
+    state = functools.reduce(lambda state, id: after[state, classes[id]], ids, START)
+    assert (after[state, classes[END_ID]] != DEAD) == (missing[state] == 0)
+    return missing[state] == 0
+
+
 @pytest.mark.parametrize("name", ["date", "words", "repeat", "number", "odd choices", "nested"])
 def test_the_automaton_accepts_the_texts_that_the_expression_accepts(name, tokenizer):
-    pattern = kt.Pattern(**PATTERNS[name], tokenizer=tokenizer)
-    classes, after, missing = pattern.automaton
-    draw = random.Random(3)
+    pattern, draw = kt.Pattern(**PATTERNS[name], tokenizer=tokenizer), random.Random(3)
     alphabet = sorted(set("".join(LINES)) | set(pattern.regex))
     texts = ["2021-10-30", "red house!", "abaabab", "a.b", " spaced", "-3.14", "3", "yes"]
     texts += ['{"from":{},"price":-3.5}']
-    for text in list(texts):
-        for _ in range(20):  # one change
-            place = draw.randrange(len(text))
-            texts.append(text[:place] + draw.choice(alphabet) + text[place + draw.randrange(2) :])
+    for text in texts * 20:  # one change
+        place = draw.randrange(len(text))
+        texts.append(text[:place] + draw.choice(alphabet) + text[place + draw.randrange(2) :])
     accepted = 0
     for text in texts:
         ids = tokenizer.encode(text, sample=True, alpha=0.1, seed=draw.randrange(99))
-        state = START
-        for id in ids:
-            state = after[state, classes[id]]
-        is_match = tokenizer.decode(ids) == text and re.fullmatch(pattern.regex, text, re.ASCII)
-        assert (missing[state] == 0) == bool(is_match), text
-        accepted += bool(is_match)
-        ends = after[state, classes[END_ID]]
-        assert (ends != DEAD) == (missing[state] == 0)
+        matches = re.fullmatch(pattern.regex, text, re.ASCII) and tokenizer.decode(ids) == text
+        assert accepts(pattern, ids) == bool(matches), text
+        accepted += bool(matches)
     assert accepted
 
 
@@ -208,12 +209,9 @@ def test_pieces_of_spaces_at_the_start_write_as_the_tokenizer_decodes(normalizat
     )
     space, a = (letters.pieces.index(piece) for piece in "\u2581a")
     for expression in ("a", "a a", *([" a", "  a"] if normalization == "identity" else [])):
-        classes, after, missing = kt.Pattern(regex=expression, tokenizer=letters).automaton
+        pattern = kt.Pattern(regex=expression, tokenizer=letters)
         for ids in ([a], [space, a], [space, space, a], [space] * 3 + [a], [a, space, a], [space]):
-            state = START
-            for id in ids:
-                state = after[state, classes[id]]
-            assert (missing[state] == 0) == (letters.decode(ids) == expression), ids
+            assert accepts(pattern, ids) == (letters.decode(ids) == expression), ids
 
 
 def test_a_prompt_is_no_part_of_the_text_and_a_prefix_is(model, tokenizer):
@@ -231,32 +229,35 @@ def test_a_prompt_is_no_part_of_the_text_and_a_prefix_is(model, tokenizer):
     assert np.isneginf(result.scores.numpy()[1]).all() and not result.ids.numpy()[1].any()
 
 
-def test_other_rules_and_several_models_go_with_a_pattern(model, tokenizer):
-    source = exports.source(3, vocab_size=tokenizer.vocab_size)
-    words = kt.Pattern(regex="[a-z]{3}( [a-z]{3}){2}", tokenizer=tokenizer)
-    term = np.array([[tokenizer.encode(text) for text in ("red",)]] * 3, "int32")
-    found = kt.BeamSearch(12, constraints=[kt.Terms(), words])(
-        model, source, max_length=20, terms=term
-    )
-    best = tokenizer.decode(found.ids.numpy()[:, 0])
-    check(words, {}, best)
-    assert all(" red" in f" {text}" for text in best)
-    nothing = kt.BeamSearch(
-        2, constraints=[kt.Terms(), kt.Pattern(regex="yes", tokenizer=tokenizer)]
-    )
-    found = nothing(model, source, max_length=9, terms=term)
-    assert np.isneginf(found.scores.numpy()).all() and not found.ids.numpy().any()
-    other = exports.tiny(vocab_size=tokenizer.vocab_size, num_layers=1, norm_first=True)
-    together = kt.Ensemble([model, other])
-    rules = [words, kt.NoRepeatNgrams(2), kt.RepetitionPenalty(1.3)]
-    for constraints in (rules, rules[::-1]):
-        found = kt.BeamSearch(3, constraints=constraints)(together, source, max_length=20)
-        check(words, {}, tokenizer.decode(found.ids.numpy()[:, 0]))
-    short = [kt.Pattern(choices=["yes", "no"], tokenizer=tokenizer)]
-    for make in (SEARCHES["beam"], SEARCHES["greedy"]):
-        search = make(min_length=9, constraints=short)
-        found = search(model, source, max_length=12)
-        assert np.isneginf(found.scores.numpy()).all() and not found.ids.numpy().any()
+THREE = {"regex": "[a-z]{3}( [a-z]{3}){2}"}
+YES = {"choices": ["yes", "no"]}
+RULES = [kt.NoRepeatNgrams(2), kt.RepetitionPenalty(1.3)]
+
+
+@pytest.mark.parametrize(
+    "make, given, exists",
+    [
+        (lambda rule: kt.BeamSearch(12, constraints=[kt.Terms(), rule]), THREE, True),
+        (lambda rule: kt.BeamSearch(2, constraints=[kt.Terms(), rule]), YES, False),
+        (lambda rule: kt.BeamSearch(3, constraints=[rule, *RULES]), THREE, True),
+        (lambda rule: kt.BeamSearch(3, constraints=[*RULES, rule]), THREE, True),
+        (lambda rule: kt.BeamSearch(4, min_length=9, constraints=[rule]), YES, False),
+        (lambda rule: kt.GreedySearch(min_length=9, constraints=[rule]), YES, False),
+    ],
+    ids=["terms", "terms that do not fit", "before", "after", "too long", "too long, greedy"],
+)
+def test_other_rules_and_several_models_go_with_a_pattern(make, given, exists, model, tokenizer):
+    pattern, size = kt.Pattern(**given, tokenizer=tokenizer), tokenizer.vocab_size
+    search = make(pattern)
+    terms = "terms" in search.call_defaults
+    options = {"terms": np.array([[tokenizer.encode("red")]] * 3, "int32")} if terms else {}
+    together = kt.Ensemble([model, exports.tiny(vocab_size=size, num_layers=1, norm_first=True)])
+    found = search(together, exports.source(3, vocab_size=size), max_length=20, **options)
+    assert (found.scores[:, 0].numpy() > -np.inf).tolist() == [exists] * 3
+    best = tokenizer.decode(found.ids.numpy()[:, 0]) if exists else []
+    check(pattern, {}, best)
+    assert exists or not found.ids.numpy().any()
+    assert all(" red" in f" {text}" or not terms for text in best)
 
 
 def test_a_byte_level_tokenizer_tells_its_bytes():
@@ -281,16 +282,29 @@ def test_a_byte_level_tokenizer_tells_its_bytes():
     pattern = kt.Pattern(choices=[" é 3", "big"], tokenizer=tokenizer)
     ids = kt.BeamSearch(2, constraints=[pattern])(model, exports.source()).ids.numpy()
     assert set(tokenizer.decode(ids.reshape(-1, ids.shape[-1]))) == {" é 3", "big"}
-    words = own.to_str().replace('"ByteLevel"', '"WordPiece"', 0)
-    data = json.loads(words)
+    data = json.loads(own.to_str())
     data["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
     with pytest.raises(TypeError, match="decoder WordPiece"):
         kt.Pattern(regex="a", tokenizer=JsonTokenizer(json.dumps(data)))
 
 
+LETTERS = kt.Tokenizer.train(["abc"], 9, model_type="char", byte_fallback=False)
+
+
 @pytest.mark.parametrize(
     "given, error, message",
     [
+        (
+            {"regex": "[0-9]+", "tokenizer": LETTERS},
+            ValueError,
+            r"no pieces that write .*\[0-9\]",
+        ),
+        (
+            {"choices": ["abc", "xyz"], "tokenizer": LETTERS},
+            ValueError,
+            "cannot write the choice 'xyz'",
+        ),
+        ({"regex": "a", "tokenizer": None}, TypeError, "the target's tokenizer, not NoneType"),
         ({}, ValueError, "Pass one of regex, json_schema, choices; got none"),
         ({"regex": "a", "choices": ["b"]}, ValueError, "got regex, choices"),
         ({"regex": "a(?!b)"}, ValueError, "look-around"),
@@ -321,18 +335,11 @@ def test_a_byte_level_tokenizer_tells_its_bytes():
 )
 def test_a_wrong_pattern_is_refused(given, error, message, tokenizer):
     with pytest.raises(error, match=message):
-        kt.Pattern(**given, tokenizer=tokenizer)
+        kt.Pattern(**{"tokenizer": tokenizer, **given})
 
 
-def test_what_the_tokenizer_cannot_write_is_refused(model, tokenizer):
-    letters = kt.Tokenizer.train(["abc"], 9, model_type="char", byte_fallback=False)
-    with pytest.raises(ValueError, match=r"no pieces that write .*\[0-9\]"):
-        kt.Pattern(regex="[0-9]+", tokenizer=letters)
-    with pytest.raises(ValueError, match="cannot write the choice 'xyz'"):
-        kt.Pattern(choices=["abc", "xyz"], tokenizer=letters)
-    with pytest.raises(TypeError, match="the target's tokenizer, not NoneType"):
-        kt.Pattern(regex="a")
-    search = kt.GreedySearch(constraints=[kt.Pattern(regex="a", tokenizer=letters)])
+def test_a_pattern_of_another_tokenizer_is_refused(model, tokenizer):
+    search = kt.GreedySearch(constraints=[kt.Pattern(regex="a", tokenizer=LETTERS)])
     with pytest.raises(ValueError, match=rf"{tokenizer.vocab_size} ids.*pattern has 8"):
         search(model, exports.source())
 
@@ -347,17 +354,22 @@ def test_too_little_room_is_refused_before_the_search(model, tokenizer, tmp_path
     long = kt.GreedySearch(constraints=[kt.Pattern(regex="[0-9]{60}", tokenizer=tokenizer)])
     least = long.least_length
     assert least > 50
-    for limit in (None, least - 1, [least, least - 1, least, least, least]):
-        with pytest.raises(ValueError, match=f"has {least} tokens.*at least {least}"):
-            long(model, exports.source(), max_length=limit)
-    assert long(model, exports.source(), max_length=least).ids.numpy().all()
-    for limit in (None, least - 1):
-        with pytest.raises(ValueError, match=f"has {least} tokens"):
-            export.export_onnx(model, tmp_path / "x", tokenizer, long, max_length=limit)
-    assert not list(tmp_path.iterdir())
     short = exports.tiny(vocab_size=tokenizer.vocab_size, positions=kt.LearnedPositionEncoding(30))
-    with pytest.raises(ValueError, match="room for 30"):
-        long(short, exports.source(), max_length=least)
+    write = functools.partial(export.export_onnx, model, tmp_path / "x", tokenizer, long)
+    run = functools.partial(long, model, exports.source())
+    for call, limit, message in (
+        *(
+            (each, limit, f"has {least} tokens")
+            for each in (run, write)
+            for limit in (None, least - 1)
+        ),
+        (run, [least, least - 1, least, least, least], f"has {least} tokens.*at least {least}"),
+        (functools.partial(long, short, exports.source()), least, "room for 30"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call(max_length=limit)
+    assert not list(tmp_path.iterdir())
+    assert run(max_length=least).ids.numpy().all()
 
 
 @pytest.mark.usefixtures("forked_proofs")

@@ -1,18 +1,14 @@
-"""Rules for next tokens, against NumPy, processors of `transformers` and CTranslate2.
+"""Rules for next tokens, against NumPy.
 
 Shapes: B batch, W hypotheses, V vocabulary, t tokens so far.
 """
-
-import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from helpers import exports
-from helpers.tiers import full
 
 import keras_transformer as kt
-from keras_transformer.export import export_ctranslate2
 from keras_transformer.padding import pad_rows
 from keras_transformer.search import Past
 from keras_transformer.search.scores import Scores
@@ -57,33 +53,6 @@ class InNumPy:
         for *first, last in words:
             if first == history[len(history) - len(first) :]:
                 logits[last] = -np.inf
-
-
-# Processors of `transformers` of the same names.
-PROCESSORS = {
-    "ngrams": lambda theirs, size: theirs.NoRepeatNGramLogitsProcessor(size),
-    "penalty": lambda theirs, penalty: theirs.RepetitionPenaltyLogitsProcessor(penalty),
-    "words": lambda theirs, words: theirs.NoBadWordsLogitsProcessor(words, eos_token_id=3),
-}
-
-
-@pytest.fixture(params=["NumPy", "transformers"])
-def processed(request):
-    """A function from a rule's name and value to other code's logits (B, W, V) after the rule."""
-    if request.param == "transformers":
-        torch, theirs = pytest.importorskip("torch"), pytest.importorskip("transformers")
-
-    def run(name, value, logits, history):
-        if request.param == "transformers":
-            processor = PROCESSORS[name](theirs, value)
-            rows = history.reshape(B * W, -1), logits.reshape(B * W, V)
-            return processor(*map(torch.tensor, rows)).numpy().reshape(B, W, V)
-        expected = logits.copy()
-        for place in np.ndindex(B, W):
-            getattr(InNumPy, name)(value, expected[place], history[place].tolist())
-        return expected
-
-    return run
 
 
 def drawn(seed, length):
@@ -136,11 +105,13 @@ def size(number):
     ],
     ids=["ngrams of 1", "ngrams of 2", "ngrams of 3", "penalized", "words"],
 )
-def test_rules_equal_other_code(name, value, rules, leading, processed):
+def test_rules_equal_numpy(name, value, rules, leading):
     differ = 0
     for seed, length in HISTORIES:
         logits, history = drawn(seed, length)
-        expected = processed(name, value, logits, history)
+        expected = logits.copy()
+        for place in np.ndindex(B, W):
+            getattr(InNumPy, name)(value, expected[place], history[place].tolist())
         for rule, inputs in rules:
             check(changed(rule, logits, history, leading, **inputs), expected)
         differ += np.sum(expected != logits)
@@ -178,89 +149,6 @@ def test_a_prefix_is_biased_until_a_hypothesis_leaves_it():
         token = likelier[:, :, step, None]
         expected = np.where(token > 0, 0.75 * own + 0.25 * (np.arange(V) == token), own)
         np.testing.assert_allclose(tf.nn.softmax(found.values), expected, rtol=1e-5)
-
-
-SOURCES = [[5, 7, 11, 13, 3], [17, 19, 3], [22, 4, 4, 9, 6, 8, 3]]
-
-
-@pytest.fixture(scope="module")
-def engines(tmp_path_factory):
-    """Returns a function from the end token's bias to a model, its words and CTranslate2's engine.
-
-    Padding and begin tokens are as unlikely as in trained models.
-    """
-    ctranslate2 = pytest.importorskip("ctranslate2", reason="the other engine is missing")
-    model = kt.Transformer(
-        23, num_layers=2, d_model=22, num_heads=2, d_ff=19, tie_output=False, output_bias=True
-    )
-    random = np.random.default_rng(8)
-    for weight in model.weights:
-        scale = 1.0 if weight.path.endswith("gamma") else 0.0
-        weight.assign(random.normal(scale=0.4, size=weight.shape) + scale)
-    (bias,) = [weight for weight in model.weights if weight.path.endswith("output_bias")]
-
-    def engine(end):
-        bias.assign(np.where(np.isin(np.arange(23), [0, 2]), -50.0, end * (np.arange(23) == 3)))
-        folder = tmp_path_factory.mktemp("ctranslate2") / "out"
-        words = export_ctranslate2(model, folder, verbose=False)
-        return model, words, ctranslate2.Translator(str(folder), compute_type="float32")
-
-    return engine
-
-
-@functools.cache
-def free_search(width):
-    """Caches the search, which TensorFlow traces once for each model."""
-    return kt.BeamSearch(width, 0.0)
-
-
-@pytest.mark.parametrize(
-    "width, rule, call, theirs",
-    [
-        full(1, kt.NoRepeatNgrams(2), {}, {"no_repeat_ngram_size": 2}),
-        full(1, kt.ForbiddenWords([[15], [11, 11]]), {}, {"suppress_sequences": [[15], [11, 11]]}),
-        full(1, kt.RepetitionPenalty(1.4), {}, {"repetition_penalty": 1.4}),
-        full(3, kt.RepetitionPenalty(1.4), {}, {"repetition_penalty": 1.4}),
-        full(1, None, {"min_length": 7}, {"min_decoding_length": 6}),  # theirs excludes the end
-        full(1, None, {"target_prefix": [4, 8]}, {"target_prefix": [4, 8]}),
-        (3, None, {"target_prefix": [4, 8]}, {"target_prefix": [4, 8]}),
-        (
-            1,
-            kt.BiasedPrefix(0.3),
-            {"biased_prefix": [4, 8, 5]},
-            {"target_prefix": [4, 8, 5], "prefix_bias_beta": 0.3},
-        ),
-    ],
-)
-def test_searches_equal_ctranslate2(engines, width, rule, call, theirs):
-    # With beams, no text ends, because the engines stop and rank finished texts differently.
-    model, words, engine = engines(2.5 if width == 1 else -9.0)
-    call = {
-        name: np.tile([value], (3, 1)) if isinstance(value, list) else value
-        for name, value in call.items()
-    }
-    search = kt.BeamSearch(width, 0.0, constraints=[rule]) if rule else free_search(width)
-    ours = search(model, pad_rows(SOURCES), max_length=11, **call).ids[:, 0].numpy()
-    free = free_search(width)(model, pad_rows(SOURCES), max_length=11).ids[:, 0].numpy()
-    named = dict(theirs)
-    if "suppress_sequences" in named:
-        named["suppress_sequences"] = [
-            [words[i] for i in row] for row in theirs["suppress_sequences"]
-        ]
-    if "target_prefix" in named:
-        named["target_prefix"] = [[words[i] for i in theirs["target_prefix"]]] * 3
-    found = engine.translate_batch(
-        [[words[i] for i in row[:-1]] for row in SOURCES],
-        beam_size=width,
-        num_hypotheses=width,
-        length_penalty=0,
-        return_end_token=True,
-        **{"max_decoding_length": 11, "min_decoding_length": 0, **named},
-    )
-    found = [[words.index(word) for word in result.hypotheses[0]] for result in found]
-    ours, free = ([row[row > 0].tolist() for row in rows] for rows in (ours, free))
-    assert ours == found
-    assert ours != free
 
 
 @pytest.mark.full

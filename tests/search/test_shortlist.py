@@ -3,6 +3,8 @@
 Shapes: B batch, S source length, V vocabulary, C candidates of a source token.
 """
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -120,6 +122,7 @@ def test_searches_equal_forbidding_all_other_words(options, size, filled, search
     np.testing.assert_array_equal(alone[0], found.ids.numpy()[1, :, : alone.shape[2]])
 
 
+TERMS = np.array([[[36, 32], [7, 0]], [[31, 0], [0, 0]], [[0, 0], [0, 0]]], "int32")
 RULES = [kt.RepetitionPenalty(1.3), kt.NoRepeatNgrams(2), kt.ForbiddenWords([[7], [4, 9]])]
 RULES += [kt.BiasedPrefix(0.4)]
 
@@ -150,23 +153,31 @@ class AnyLogits(kt.search.Constraint):
 
 
 @pytest.mark.full
-def test_rules_give_the_same_for_candidates_and_for_the_whole_vocabulary():
+@pytest.mark.parametrize(
+    "search, more",
+    [
+        (kt.BeamSearch(6), [kt.Terms()]),
+        (kt.BeamSearch(3), []),
+        (kt.GreedySearch(), []),
+        (kt.Sampling(seed=5, num_samples=2), []),
+    ],
+    ids=["terms", "beam", "greedy", "sampling"],
+)
+def test_rules_give_the_same_for_candidates_and_for_the_whole_vocabulary(search, more):
     model = Shortlisted(random_model(), random_shortlist(multiple=4))
     given = {
         "forbidden_words": np.array([[[4], [31]]]),
         "biased_prefix": np.array([[36, 4], [35, 0], [0, 0]]),
         "target_prefix": np.array([[0, 0], [0, 0], [30, 33]]),
+        **({"terms": TERMS} if more else {}),
     }
     few, all_logits = (
-        kt.BeamSearch(3, constraints=[*more, *RULES])(model, SOURCE, LENGTH, **given)
-        for more in ([], [AnyLogits()])
+        dataclasses.replace(search, constraints=[*more, *rules])(model, SOURCE, LENGTH, **given)
+        for rules in (RULES, [AnyLogits(), *RULES])
     )
     np.testing.assert_array_equal(few.ids, all_logits.ids)
     np.testing.assert_allclose(few.scores, all_logits.scores, rtol=1e-5)
     assert (few.scores.numpy() > -99).all()  # given tokens are candidates
-
-
-TERMS = np.array([[[36, 32], [7, 0]], [[31, 0], [0, 0]], [[0, 0], [0, 0]]], "int32")
 
 
 @pytest.mark.full
@@ -181,24 +192,6 @@ def test_lines_are_translated_with_the_tokenizers_of_the_model(sizes):
         for searched in (Shortlisted(model, every), model)
     )
     assert found == expected
-
-
-@pytest.mark.full
-def test_terms_become_candidates_of_their_sentence():
-    model, shortlist = random_model(), random_shortlist()
-    search = kt.BeamSearch(6, constraints=[kt.Terms()])
-    allowed = shortlist.chosen(SOURCE, [TERMS])
-    more = allowed.numpy() - shortlist.chosen(SOURCE).numpy()
-    assert more.sum(axis=1).tolist() == [2.0, 1.0, 0.0]  # 7 is listed anyway
-    wide = Masked(model, shortlist)
-    wide.encode = lambda source_ids: (model.encode(source_ids), allowed)
-    found, expected = (
-        search(one, SOURCE, LENGTH, terms=TERMS) for one in (Shortlisted(model, shortlist), wide)
-    )
-    np.testing.assert_array_equal(found.ids, expected.ids)
-    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
-    free = kt.BeamSearch(6)(Shortlisted(model, shortlist), SOURCE, LENGTH)
-    np.testing.assert_allclose(found.scores[2], free.scores[2], atol=1e-4)
 
 
 class Tagged(kt.Transformer):
@@ -247,15 +240,6 @@ def test_a_search_uses_weights_that_are_enabled_later(shortlist):
     )
     np.testing.assert_array_equal(found, expected)
     assert np.abs(found - before).min() > 1e-3
-
-
-@pytest.mark.parametrize("search", [kt.GreedySearch, kt.Sampling])
-def test_one_hypothesis_can_prefer_a_prefix(search):
-    made = search(constraints=[kt.BiasedPrefix(0.999)])
-    short = Shortlisted(random_model(), random_shortlist())
-    candidate = int(short.shortlist.table[SOURCE[0, 0], 0])
-    found = made(short, SOURCE[:1], max_length=3, biased_prefix=np.array([[candidate]]))
-    assert int(found.ids[0, 0, 0]) == candidate
 
 
 def test_logits_convert_to_a_tensor_of_the_whole_vocabulary():

@@ -87,15 +87,6 @@ def test_scores_are_divided_by_the_number_of_tokens_without_the_end():
     assert search().length_divisor(1) == 1
 
 
-def test_start_scores_equal_the_forward_pass():
-    inputs = source()
-    found = search(1)(MODEL, inputs, max_length=3).start_scores.numpy()
-    logits = MODEL({"features": inputs["features"], "target_ids": inputs[START_IDS]})
-    log_probs = tf.nn.log_softmax(logits).numpy()
-    after_begin = log_probs[np.arange(3), [4, 0, 2]]
-    np.testing.assert_allclose(found, after_begin[:, [NO_SPEECH, *LANGUAGES]], atol=1e-5)
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("width", [1, 3])
 def test_token_1_stands_for_the_most_likely_language(width):

@@ -9,6 +9,7 @@ import functools
 import numpy as np
 import pytest
 from helpers import encoders, exports
+from helpers.linear_bias import LinearBias
 from helpers.tiers import quick
 
 import keras_transformer as kt
@@ -35,6 +36,9 @@ WINDOWS = [kt.RotaryPositionEncoding(window=2), kt.RotaryPositionEncoding(size=4
 MODELS = {
     "translator": tiny,
     "learned": lambda: tiny(positions="learned"),
+    "rotary": lambda: tiny(positions="rotary", norm_first=True),
+    "linear bias": lambda: tiny(positions=LinearBias()),
+    "own output": lambda: tiny(tie_output=False, output_bias=True, embedding_norm=True),
     "recurrent": lambda: tiny(recurrent_decoder=True),
     "language model": lambda: tiny("generate", positions="rotary"),
     "parts": with_parts,
@@ -43,6 +47,7 @@ MODELS = {
     "windows of a language model": lambda: with_parts("generate", WINDOWS),
     "ensemble": lambda: kt.Ensemble([tiny(), tiny(d_model=16, num_layers=1)]),
     "two language models": lambda: kt.Ensemble([tiny("generate"), tiny("generate", d_model=16)]),
+    "frames": lambda: encoders.writer(encoders.frames_encoder),
     "pictures": lambda: encoders.writer(encoders.patches_encoder),
     # only the end token and id 4 may be written, so some hypotheses do not exist
     "few words": lambda: tiny(vocab_size=5),
@@ -50,6 +55,7 @@ MODELS = {
 model_of = functools.cache(lambda name: MODELS[name]())
 SOURCE = exports.source(rows=5, length=7, vocab_size=V)
 SOURCES = {
+    "frames": {"frames": encoders.frames()},
     "pictures": encoders.pictures(),
     "few words": {"source_ids": np.array([[4, 4, 3]], "int32")},
 }
@@ -62,13 +68,19 @@ PREFIX = {"target_prefix": np.array([[8, 9], [5, 0], [0, 0], [7, 11], [6, 0]])}
 CASES = [
     *(("translator", search, LIMITS) for search in SEARCHES),
     *(("translator", search, LIMITS | PREFIX) for search in SEARCHES),
-    ("translator", BeamSearch(3, constraints=[kt.NoRepeatNgrams(1)], **BOTH), {}),
+    *(
+        ("translator", BeamSearch(3, constraints=rules, **BOTH), {})
+        for rules in (
+            [kt.NoRepeatNgrams(1)],
+            [kt.RepetitionPenalty(1.4), kt.ForbiddenWords([[15], [11, 11]])],
+        )
+    ),
     ("recurrent", BeamSearch(5, 1.0, early_stop=False, **HEADS), {}),
     ("few words", BeamSearch(7, allow_unknown=False, **BOTH), {"max_length": 2}),
     *(("pictures", search, {}) for search in SEARCHES),
     *((name, PLAIN, {}) for name in MODELS if name not in ("translator", "recurrent", "few words")),
 ]
-QUICK = [CASES[i] for i in (1, 8, 10, *range(12, len(CASES)))]
+QUICK = [case for case in CASES if case[1] is PLAIN] + [CASES[i] for i in (1, 9, 11)]
 
 
 @pytest.mark.parametrize(
