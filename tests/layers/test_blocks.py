@@ -108,20 +108,6 @@ def test_epsilon_reaches_every_norm_and_has_the_documented_default(cls):
 
 
 @both
-def test_a_functional_model_returns_the_attention_weights(cls):
-    inputs, block = inputs_of(cls), made(cls)
-    ends = [keras.Input((None, x.shape[2])) for x in inputs]
-    x, weights = block(*ends, return_attention_scores=True)
-    shapes = {name: tuple(w.shape) for name, w in weights.items()}
-    names = ["self", "cross"][: len(inputs)]
-    assert x.shape == (None, None, D) and shapes == dict.fromkeys(names, (None, H, None, None))
-    found = keras.Model(ends, weights)(inputs)
-    eager = block(*inputs, return_attention_scores=True)[1]
-    for name in names:
-        assert_close(found[name], numpy64(eager[name]), 1e-6)
-
-
-@both
 def test_inputs_and_arguments_that_do_not_fit_are_refused(cls):
     inputs, block, plain = inputs_of(cls), made(cls), [normal(B, T, D)] * len(inputs_of(cls))
     for call, error, message in (

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from helpers import reference
 from keras import ops
 
 from keras_transformer.layers import masks
@@ -15,29 +14,31 @@ def to_numpy(mask):
     return ops.convert_to_numpy(mask)
 
 
-def test_padding_mask_is_true_where_there_is_a_token():
-    ids = np.array([[5, 3, 0], [0, 7, 2]], "int32")
-    np.testing.assert_array_equal(to_numpy(masks.padding_mask(ids)), ids != 0)
-    np.testing.assert_array_equal(to_numpy(masks.padding_mask(ids, pad_id=3)), ids != 3)
+IDS = np.array([[5, 3, 0], [0, 7, 2]], "int32")
+LOWER = np.tril(np.ones((9, 9), bool))
+PADDING = np.array([[True, True, False], [False, True, True]])[:, None]  # (B, 1, S)
 
 
-def test_causal_mask_sees_itself_and_the_past():
-    expected = [[[True, False, False], [True, True, False], [True, True, True]]]
-    np.testing.assert_array_equal(to_numpy(masks.causal_mask(3)), expected)
-    later = reference.causal_mask(7)[None, 5:]  # the last rows of the whole
-    np.testing.assert_array_equal(to_numpy(masks.causal_mask(2, offset=5)), later)
+@pytest.mark.parametrize(
+    "make, expected",
+    [
+        (lambda: masks.padding_mask(IDS), IDS != 0),
+        (lambda: masks.padding_mask(IDS, pad_id=3), IDS != 3),
+        (lambda: masks.causal_mask(3), LOWER[None, :3, :3]),
+        (lambda: masks.causal_mask(2, offset=5), LOWER[None, 5:7, :7]),
+        (lambda: masks.causal_mask(2, num_keys=4), LOWER[None, :2, :4]),
+        (
+            lambda: masks.combine_masks(masks.causal_mask(3), None, ops.convert_to_tensor(PADDING)),
+            LOWER[:3, :3] & PADDING,
+        ),
+    ],
+    ids=["padding", "other padding", "causal", "later queries", "more keys", "combined"],
+)
+def test_masks_equal_literal_matrices(make, expected):
+    np.testing.assert_array_equal(to_numpy(make()), expected)
 
 
-def test_a_causal_mask_can_have_other_keys_than_queries():
-    expected = [[[True, False, False, False], [True, True, False, False]]]
-    np.testing.assert_array_equal(to_numpy(masks.causal_mask(2, num_keys=4)), expected)
-
-
-def test_combined_masks_allow_what_every_mask_allows():
-    padding = np.array([[True, True, False], [False, True, True]])[:, None]  # (B, 1, S)
-    expected = reference.causal_mask(3) & padding
-    combined = masks.combine_masks(masks.causal_mask(3), None, ops.convert_to_tensor(padding))
-    np.testing.assert_array_equal(to_numpy(combined), expected)
+def test_combining_no_masks_gives_none():
     assert masks.combine_masks() is None and masks.combine_masks(None, None) is None
 
 

@@ -49,28 +49,6 @@ def test_every_part_of_the_input_starts_at_one_size_for_every_width(name, width)
     assert 0.6 < size(PARTS[name](width)) < 1.3
 
 
-MODELS = {
-    "translator": (kt.Transformer, {}, ("encoder_stack", "decoder_stack")),
-    "encoder": (kt.TransformerEncoder, {"num_segments": 2}, ("encoder_stack",)),
-    "language model": (kt.CausalTransformer, {}, ("decoder_stack",)),
-}
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", kt.GridPositionEncoding(7)])
-@pytest.mark.parametrize("name", MODELS)
-def test_models_add_parts_of_similar_size(name, positions):
-    keras.utils.set_random_seed(1)
-    make, options, sides = MODELS[name]
-    model = make(96, num_layers=1, d_model=128, num_heads=4, d_ff=8, positions=positions, **options)
-    for side in sides:
-        stack = getattr(model, side)
-        tokens = size(stack.embedding(integers(0, 96, 1, LENGTH)))
-        added = [stack.positions(zeros(128))]
-        if stack.segments is not None:
-            added.append(stack.segments(zeros(128), integers(1, 3, 1, LENGTH)))
-        assert all(0.5 < size(part) / tokens < 1.5 for part in added)
-
-
 # The script and the arguments of its model; the inputs have variance 1, or are pixels.
 EXAMPLES = {
     "images": (10, 1),

@@ -310,7 +310,13 @@ ENCODER = {name: value for name, value in CAUSAL.items() if "output" not in name
 CLASSES = [
     (
         Transformer,
-        {**ARGUMENTS, "recurrent_decoder": True, "reads_end": False, "target_start": (2, 5)},
+        {
+            **ARGUMENTS,
+            "num_layers": (1, 2),
+            "recurrent_decoder": True,
+            "reads_end": False,
+            "target_start": (2, 5),
+        },
     ),
     (TransformerEncoder, {**ENCODER, "num_segments": 3}),
     (CausalTransformer, CAUSAL),
@@ -326,6 +332,8 @@ def test_the_configuration_is_complete(cls, config):
     assert again.get_config() == named.get_config()
     stack = again.encoder_stack or again.decoder_stack
     assert stack.blocks[0].compute_dtype == "bfloat16"
+    depths = [len(part.blocks) for part in (again.encoder_stack, again.decoder_stack) if part]
+    assert depths == [*np.atleast_1d(config["num_layers"])]
 
 
 @kinds
@@ -336,15 +344,6 @@ def test_only_learned_positions_have_a_maximum_length(cls):
     model, _ = make(cls, positions=LearnedPositionEncoding(4))
     with pytest.raises(ValueError, match="max_length=4"):
         model(inputs_of(model))
-
-
-@kinds
-def test_unknown_arguments_are_refused(cls):
-    names = ["number_of_layers", "max_length"]
-    names += ["tie_output", "output_bias"] if cls is TransformerEncoder else ["num_segments"]
-    for name in names:
-        with pytest.raises(TypeError, match=f"no arguments .'{name}'"):
-            cls(V, **SIZES, **{name: 2})
 
 
 @pytest.mark.parametrize("variant", tiers.quick(VARIANTS, "learned", "linear bias"))
@@ -394,6 +393,19 @@ def test_a_model_learns_to_copy():
 
 
 # Errors
+
+
+UNKNOWN = {
+    Transformer: ("number_of_layers", "max_length", "num_segments"),
+    TransformerEncoder: ("number_of_layers", "max_length", "tie_output", "output_bias"),
+    CausalTransformer: ("number_of_layers", "max_length", "num_segments"),
+}
+
+
+@pytest.mark.parametrize("cls, name", [(cls, name) for cls in KINDS for name in UNKNOWN[cls]])
+def test_unknown_arguments_are_refused(cls, name):
+    with pytest.raises(TypeError, match=f"no arguments .'{name}'"):
+        cls(V, **SIZES, **{name: 2})
 
 
 @pytest.mark.parametrize(

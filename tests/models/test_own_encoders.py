@@ -79,17 +79,6 @@ def test_an_encoder_of_ids_reads_the_ids_of_a_search():
         model({"source_ids": ids * 1.0, "target_ids": ids})
 
 
-@pytest.mark.full
-def test_fit_learns_the_class_of_a_picture():
-    model = encoders.writer(encoders.patches_encoder, num_layers=1, dropout=0.0)
-    pictures = encoders.pictures(rows=4)
-    words = np.array([[5, 3], [7, 3], [11, 3], [13, 3]], "int32")
-    starts = np.concatenate([np.full((4, 1), 2, "int32"), words[:, :1]], axis=1)
-    model.compile(keras.optimizers.Adam(3e-3), kt.SequenceCrossentropy())
-    model.fit({**pictures, "target_ids": starts}, words, epochs=60, verbose=0)
-    np.testing.assert_array_equal(kt.GreedySearch()(model, pictures).ids[:, 0], words)
-
-
 def dense(units, name="vectors"):
     inputs = keras.Input((None, 3), name=name)
     return keras.Model(inputs, keras.layers.Dense(units)(inputs))
