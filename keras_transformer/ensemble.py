@@ -5,7 +5,7 @@ Shapes: B batch, W hypotheses, T target length, V vocabulary.
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
@@ -26,8 +26,22 @@ class Members(NamedTuple):
     memories: tuple[Any, ...]
 
 
+class _OfModels:
+    """A layer or model whose configuration holds other models."""
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> Self:
+        models = [
+            keras.saving.deserialize_keras_object(model, custom_objects)
+            for model in config["models"]
+        ]
+        return cls(**{**config, "models": models})
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
-class Ensemble(DistributedModel):
+class Ensemble(_OfModels, DistributedModel):
     """Models whose mean probabilities rank the next tokens, as in Sutskever et al. 2014.
 
         p(y_t | y_<t, x) = 1/N sum_i p_i(y_t | y_<t, x)
@@ -139,19 +153,9 @@ class Ensemble(DistributedModel):
         models = [keras.saving.serialize_keras_object(model) for model in self.models]
         return {"models": models, "name": self.name, "trainable": self.trainable}
 
-    @classmethod
-    def from_config(
-        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
-    ) -> "Ensemble":
-        models = [
-            keras.saving.deserialize_keras_object(model, custom_objects)
-            for model in config["models"]
-        ]
-        return cls(**{**config, "models": models})
-
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class MeanProbabilities(layers.Layer):
+class MeanProbabilities(_OfModels, layers.Layer):
     """The log of the mean probabilities of models that read the same inputs, (B, T, V)."""
 
     def __init__(self, models: Sequence[keras.Model], **kwargs: Any) -> None:
@@ -164,11 +168,6 @@ class MeanProbabilities(layers.Layer):
     def get_config(self) -> dict[str, Any]:
         models = [keras.saving.serialize_keras_object(model) for model in self.models]
         return {**super().get_config(), "models": models}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "MeanProbabilities":
-        models = [keras.saving.deserialize_keras_object(model) for model in config["models"]]
-        return cls(**{**config, "models": models})
 
 
 def log_mean_probabilities(logits: Sequence[Tensor]) -> Tensor:

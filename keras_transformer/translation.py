@@ -122,9 +122,8 @@ def generate(
     draws = "seed" in getattr(search, "options", ()) and search.seed is None
     if draws and options.get("seed") is None:
         options["seed"] = secrets.randbelow(MOST_SEED + 1)
-    tokenizers = of_both_sides(model, tokenizer)
-    batch = tokens_per_batch
-    return _best_texts(search, model, tokenizers, prompts, (BEGIN_ID,), (), batch, options)
+    tokenizers, begin = of_both_sides(model, tokenizer), (BEGIN_ID,)
+    return _best_texts(search, model, tokenizers, prompts, begin, (), tokens_per_batch, options)
 
 
 def _check_places(search: Any, model: Any, tokenizer: Any) -> None:

@@ -25,35 +25,27 @@ class AnyTokenizer(Protocol):
     @property
     def vocab_size(self) -> int:
         """Number of ids, special ones included."""
-        ...
 
     @property
     def pieces(self) -> list[str]:
         """The pieces in the order of their ids."""
-        ...
 
     @property
     def piece_bytes(self) -> list[bytes]:
         """The UTF-8 bytes that each id adds to a text; none for special ids."""
-        ...
 
     @property
     def digest(self) -> str:
         """A hash of the pieces."""
-        ...
 
     def encode(self, text: Any, sample: bool = ..., alpha: Any = ..., seed: Any = ...) -> Any:
         """Returns the ids of a text, or a list of them for several texts."""
-        ...
 
     def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Returns the ids of a text, and the start and end of each piece in it."""
-        ...
 
     def decode(self, ids: Any) -> Any:
         """Returns the text of ids, or a list of texts of several rows."""
-        ...
 
     def save(self, path: StrPath) -> None:
         """Writes one file."""
-        ...

@@ -56,6 +56,8 @@ class FeedForward(BaseLayer):
     (2, 3, 4)
     """
 
+    gate: layers.Dense | None = None
+
     def __init__(
         self, d_ff: int, activation: Any = "relu", use_bias: bool = True, **kwargs: Any
     ) -> None:
@@ -78,11 +80,10 @@ class FeedForward(BaseLayer):
     def call(self, inputs: Tensor) -> Tensor:
         # With one row per token, TensorFlow fuses product, bias and activation.
         rows = ops.reshape(inputs, (-1, inputs.shape[-1]))  # (B T, D)
-        return ops.reshape(self.projection(self._activated(rows)), ops.shape(inputs))
-
-    def _activated(self, rows: Tensor) -> Tensor:
-        """Returns the hidden layer (N, F) of rows (N, D)."""
-        return self.hidden(rows)
+        hidden = self.hidden(rows)  # (B T, F)
+        if self.gate is not None:
+            hidden = hidden * self.gate(rows)
+        return ops.reshape(self.projection(hidden), ops.shape(inputs))
 
     def get_config(self) -> dict[str, Any]:
         activation = keras.activations.serialize(self.activation)
@@ -124,14 +125,11 @@ class GatedFeedForward(FeedForward):
         self, d_ff: int, activation: Any = "gelu", use_bias: bool = True, **kwargs: Any
     ) -> None:
         super().__init__(d_ff, activation, use_bias, **kwargs)
-        self.gate: layers.Dense = self._dense("gate", self.d_ff)
+        self.gate = self._dense("gate", self.d_ff)
 
     def build(self, input_shape: Shape) -> None:
         self.gate.build(input_shape)
         super().build(input_shape)
-
-    def _activated(self, rows: Tensor) -> Tensor:
-        return self.hidden(rows) * self.gate(rows)
 
 
 NORMS: dict[str, type[keras.Layer]] = {

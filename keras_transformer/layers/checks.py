@@ -49,9 +49,8 @@ def check_ids(ids: Tensor, otherwise: str) -> Tensor:
     dtype = keras.backend.standardize_dtype(ids.dtype)
     if dtype in ("int32", "int64"):
         return ids
-    if "int" in dtype:  # TensorFlow looks up no rows by smaller or unsigned integers
-        return ops.cast(ids, "int32")
-    if _is_placeholder(ids):
+    # TensorFlow looks up no rows by smaller or unsigned integers.
+    if "int" in dtype or _is_placeholder(ids):
         return ops.cast(ids, "int32")
     message = f"Token ids must be integers, but their dtype is {dtype}. Cast them, or {otherwise}."
     if "float" in dtype and keras.backend.backend() == "tensorflow":

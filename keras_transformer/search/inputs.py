@@ -281,9 +281,11 @@ def source_lengths(source: Source, memory: Any) -> Tensor | None:
 
     Without token ids it is the length of the encoder's output, or `None` if that is unknown.
     """
+    while hasattr(memory, "memories"):  # all members of an ensemble read the same source
+        memory = memory.memories[0]
     if SOURCE_IDS in source:
         mask = source[SOURCE_IDS] != PAD_ID
-    elif (projected := _projected(_first_member(memory))) is None:
+    elif (projected := _projected(memory)) is None:
         return None
     elif isinstance(projected.mask, tuple):  # no padding
         return tf.fill([batch_size_of(source), 1], projected.length)
@@ -305,13 +307,6 @@ def memory_length(model: SearchModel, memory: Any) -> Tensor:
             "a source. Pass a Transformer, or a search without alignments."
         )
     return projected.length
-
-
-def _first_member(memory: Any) -> Any:
-    """Returns the memory of an ensemble's first member: all members read the same source."""
-    while hasattr(memory, "memories"):
-        memory = memory.memories[0]
-    return memory
 
 
 def _projected(memory: Any) -> ProjectedMemory | None:

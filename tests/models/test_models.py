@@ -359,18 +359,6 @@ def test_a_head_on_the_encoder_can_be_saved_cloned_and_copied(variant, tmp_path)
         assert_close(other(ids), numpy64(model(ids)), 1e-6)
 
 
-@kinds
-@pytest.mark.parametrize("variant", tiers.quick(VARIANTS, "linear bias", "own output"))
-def test_a_loaded_model_equals_the_saved_one(variant, cls, tmp_path):
-    model, _ = make(cls, variant)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert type(loaded) is cls
-    assert [v.path for v in loaded.weights] == [v.path for v in model.weights]
-    inputs = inputs_of(model)
-    assert_close(loaded(inputs), numpy64(model(inputs)), 0.0)
-
-
 # Training
 
 

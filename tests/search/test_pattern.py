@@ -3,7 +3,6 @@
 import functools
 import itertools
 import json
-import pickle
 import random
 import re
 import sys
@@ -394,12 +393,8 @@ def test_a_file_follows_the_pattern(route, model, tokenizer, tmp_path):
         translator.translate(lines, max_length=pattern.least_length - 1)
 
 
-def test_copies_follow_the_pattern(model, tokenizer):
-    search = kt.GreedySearch(constraints=[kt.Pattern(regex="(ab)+", tokenizer=tokenizer)])
-    copy = pickle.loads(pickle.dumps(search))
-    expected = search(model, exports.source(), max_length=7).ids.numpy()
-    np.testing.assert_array_equal(copy(model, exports.source(), max_length=7).ids, expected)
-    config = keras.saving.serialize_keras_object(search.constraints[0])
+def test_the_configuration_is_the_pattern_without_the_tokenizer(tokenizer):
+    config = keras.saving.serialize_keras_object(kt.Pattern(regex="(ab)+", tokenizer=tokenizer))
     assert config["config"] == {"regex": "(ab)+"}
-    with pytest.raises(TypeError, match="'Pattern'"):  # the tokenizer is missing
+    with pytest.raises(TypeError, match="'Pattern'"):
         keras.saving.deserialize_keras_object(config)
