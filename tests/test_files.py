@@ -22,6 +22,7 @@ def aside_of(path):
 def write(path, content):
     """Writes a file by `whole_file`, or a folder with one file by `whole_folder`."""
     with aside_of(path) as aside:
+        assert aside.name == (path.name if path.suffix else "new")
         (aside if path.suffix else aside / "a.txt").write_text(content)
 
 
@@ -54,16 +55,6 @@ def test_names_may_be_as_long_as_the_file_system_allows(tmp_path, suffix):
     assert content(tmp_path / name) == "new" and names(tmp_path) == [name]
 
 
-def test_nothing_is_at_the_target_before_the_block_ends(path):
-    with aside_of(path) as aside:
-        assert not path.exists() and aside.parent.parent == path.parent
-        assert not list(path.parent.glob("*.npz"))
-        if path.suffix:
-            assert aside.name == path.name
-            aside.touch()
-    assert names(path.parent) == [path.name]
-
-
 @pytest.mark.parametrize("earlier", [None, "earlier"])
 def test_error_in_the_block_changes_nothing(path, earlier):
     if earlier:
@@ -71,6 +62,7 @@ def test_error_in_the_block_changes_nothing(path, earlier):
     before = names(path.parent)
     with pytest.raises(KeyError), aside_of(path) as aside:
         (aside if path.suffix else aside / "a.txt").write_text("half")
+        assert path.exists() == bool(earlier) and aside.parent.parent == path.parent
         raise KeyError("stopped on the way")
     with pytest.raises(FileNotFoundError), whole_file(path.with_suffix(".npz")):
         pass  # it wrote no file
@@ -221,12 +213,9 @@ def test_symbolic_link_stays_and_its_target_is_written(path, exists):
     if exists:
         target.touch() if path.suffix else target.mkdir()
     path.symlink_to(target)
-    with aside_of(path) as aside:
-        assert aside.suffix == path.suffix
-        (aside if path.suffix else aside / "a.txt").write_text("new")
+    write(path, "new")
     assert path.is_symlink() and not target.is_symlink()
-    assert content(path) == "new"
-    assert names(target.parent) == ["target"]
+    assert (content(path), names(target.parent)) == ("new", ["target"])
 
 
 def test_new_files_and_folders_have_default_permissions(path):
