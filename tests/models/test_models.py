@@ -142,11 +142,6 @@ def test_a_model_of_other_parts_is_saved_frozen_and_updated(cls, tmp_path):
 def test_separate_vocabularies_and_output_bias_match_the_reference(tie_output, target_vocab_size):
     options = {"tie_output": tie_output, "target_vocab_size": target_vocab_size}
     model, config = make(Transformer, output_bias=True, **options)
-    side = "token" if target_vocab_size is None else "target"
-    sizes = {p: len(w) for p, w in weights_of(model).items() if p.startswith(side + "_embedding")}
-    expected = {"embeddings": target_vocab_size or V, "output_bias": target_vocab_size or V}
-    expected |= {} if tie_output else {"output_kernel": 22}
-    assert sizes == {f"{side}_embedding/{name}": size for name, size in expected.items()}
     inputs = {"source_ids": ids_of(S), "target_ids": ids_of(T, vocabulary=target_vocab_size or V)}
     assert_close(model(inputs), expected_of(model, config, inputs))
 
