@@ -17,8 +17,6 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 # Keras 3.15 warns of each layer, Keras 3.16 of all of them at once.
 UNQUANTIZED = "does not have a `quantize` method|do not support quantization"
 costly_kinds = pytest.mark.parametrize("kind", quick(KINDS, kt.Transformer))
-
-
 FRAMES = normal(2, 5, 12)
 
 
@@ -164,7 +162,9 @@ def test_frozen_layers_do_not_change_in_training_and_after_loading(name, tmp_pat
     assert not expected or trained(again) == expected
 
 
-@pytest.mark.parametrize("make", [*map(made, KINDS), own], ids=[*KINDS, "own"])
+@pytest.mark.parametrize(
+    "make", [*map(made, KINDS), own], ids=[*(kind.__name__ for kind in KINDS), "own"]
+)
 def test_a_quantized_model_is_quantized_after_loading(make, tmp_path):
     model = make()
     with pytest.warns(UserWarning, match=UNQUANTIZED):
