@@ -53,10 +53,11 @@ class Masked:
 def test_candidates_come_from_the_table_and_the_lowest_ids_fill_up():
     table = np.full((7, 2), 3)
     table[5], table[6] = [8, 3], [9, 6]
-    always, ids = np.arange(11) < 4, np.array([[5, 3, 0], [5, 6, 3]])
+    always, ids = np.arange(11) < 4, np.array([[5, 3, 0], [5, 6, 3]], "int32")
     plain = Shortlist(table, always)
     filled = Shortlist(table, always, multiple=4, fill=np.arange(11) > 4)
-    more = plain.chosen(ids, [np.array([[10, 11], [-2, 4]])])  # others are outside the vocabulary
+    listed = np.array([[10, 11], [-2, 4]], "int32")  # two are outside the vocabulary
+    more = plain.chosen(ids, [listed])
     found = [np.asarray(x) > 0 for x in (plain.candidates(ids), filled.candidates(ids), more)]
     assert [[row.nonzero()[0].tolist() for row in rows] for rows in found] == [
         [[0, 1, 2, 3, 8], [0, 1, 2, 3, 6, 8, 9]],
@@ -281,7 +282,7 @@ def test_an_artefact_equals_the_search(tmp_path):
     [
         ({"shortlist": "lex.bin"}, TypeError, "must be a Shortlist, but str"),
         (
-            {"model": kt.CausalTransformer(V, 1, d_model=12, num_heads=3, d_ff=17)},
+            {"make": lambda: kt.CausalTransformer(V, 1, d_model=12, num_heads=3, d_ff=17)},
             ValueError,
             "CausalTransformer",
         ),
@@ -292,7 +293,7 @@ def test_an_artefact_equals_the_search(tmp_path):
 )
 def test_exports_that_cannot_have_a_shortlist_are_refused(change, error, message, tmp_path):
     options = {"search": kt.GreedySearch(), "shortlist": random_shortlist(), **change}
-    model = options.pop("model", None) or random_model()
+    make = options.pop("make", random_model)
     with pytest.raises(error, match=message):
-        export_onnx(model, tmp_path / "out", **options)
+        export_onnx(make(), tmp_path / "out", **options)
     assert not any(tmp_path.iterdir())
