@@ -243,9 +243,22 @@ def test_a_subclassed_model_without_a_loss_is_quiet(kept, read, recwarn):
 
 @UNBUILT
 def test_training_and_a_layer_inside_a_functional_model_report_a_loss():
+    class Inner(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.block = EncoderBlock(2, 16)
+
+        def build(self, shape):
+            self.block.build(shape)
+
+        def call(self, x):
+            return self.block(x * 2.0)
+
     ids = keras.Input((None,), dtype="int32")
-    inner = own_model(LOSSES["scaled"])
-    model = keras.Model(ids, inner(ids))
+    x = TokenEmbedding(V, D)(ids)
+    inner = Inner()
+    inner.supports_masking = True
+    model = keras.Model(ids, inner(x))
     model.compile("sgd", "mse")
     with LOST:
         model.fit(IDS, np.zeros((1, 5, D)), verbose=0)
