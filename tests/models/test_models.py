@@ -307,7 +307,7 @@ CLASSES = [
         Transformer,
         {
             **ARGUMENTS,
-            "num_layers": (1, 2),
+            "num_layers": [1, 2],
             "recurrent_decoder": True,
             "reads_end": False,
             "target_start": (2, 5),
