@@ -42,7 +42,7 @@ train.__class__ = Noted
 sizes = dict(num_layers=1, d_model=6, num_heads=2, d_ff=7, dropout=0.0)
 keras.utils.set_random_seed(1)
 model = kt.Transformer(tokenizer.vocab_size, **sizes)
-model.compile("adam", kt.SequenceCrossentropy())
+model.compile("adam", kt.SequenceCrossentropy(0.1), metrics=[kt.TokenAccuracy()])
 averaging = kt.CheckpointAveraging(folder / "weights")
 throughput = kt.Throughput(train)
 callbacks = [kt.StopOnNonFinite(), throughput, averaging]

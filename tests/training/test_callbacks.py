@@ -5,13 +5,20 @@ import types
 import keras
 import numpy as np
 import pytest
-from helpers.resuming import Letters, dataset, make_model
+from helpers.resuming import LINES, Letters, dataset, make_model
 
 import keras_transformer as kt
 from keras_transformer.training import callbacks
 
 SOURCES = ["abcde", "b", "dcbab", "bcdab", "ccabd"]
 REFERENCES = [line[::-1] for line in SOURCES]
+
+
+class Capitals(Letters):
+    """A tokenizer of the target that writes capital letters."""
+
+    def decode(self, rows):
+        return [line.upper() for line in super().decode(rows)]
 
 
 class Upside:
@@ -33,9 +40,9 @@ def bleu(**arguments):
     return kt.BleuCallback(Upside(), Letters(), SOURCES, REFERENCES, tokenize="char", **arguments)
 
 
-def fit(*used, **options):
-    options = {"verbose": 0, "shuffle": False} | options
-    return make_model().fit(options.pop("data", dataset()), callbacks=[*used], **options)
+def fit(*used, verbose=0, epochs=1):
+    options = {"verbose": verbose, "epochs": epochs, "shuffle": False}
+    return make_model().fit(dataset(), callbacks=[*used], **options)
 
 
 def test_bleu_is_logged_and_stops_training_early(capsys):
@@ -67,12 +74,17 @@ def test_bleu_follows_start_and_every_and_runs_after_the_last_epoch():
     callback.set_params({"epochs": 5})
     scores = []
     for epoch in range(5):
-        logs = {}
-        callback.search.shapes.clear()
+        logs, before = {}, len(callback.search.shapes)
         callback.on_epoch_end(epoch, logs)
-        scores.append((bool(callback.search.shapes), {n: round(s) for n, s in logs.items()}))
-    no, yes = (False, {}), (True, {"val_bleu": 100})
-    assert scores == [no, yes, no, yes, yes]
+        scores.append((len(callback.search.shapes) > before, round(logs.get("val_bleu", -1))))
+    assert scores == [(False, -1), (True, 100), (False, -1), (True, 100), (True, 100)]
+
+
+def test_bleu_decodes_with_the_tokenizer_of_the_target():
+    callback = bleu(target_tokenizer=Capitals())
+    callback.set_model(None)
+    callback.on_epoch_end(0)
+    assert callback.translations == [line.upper() for line in REFERENCES]
 
 
 @pytest.mark.filterwarnings("ignore:.*val_bleu")  # Keras warns where the value is missing
@@ -149,11 +161,11 @@ def test_throughput_is_tokens_per_second(monkeypatch):
 
 
 def test_throughput_counts_tokens_and_is_in_the_progress_bar(capsys):
-    data = dataset()
-    throughput = kt.Throughput(data)
-    tokens = sum(np.count_nonzero(x) for x, _ in data)
-    assert throughput.tokens_per_batch == tokens / 5
-    fit(throughput, data=data, verbose=1)
+    texts = kt.classification_batches(LINES, [0] * len(LINES), Letters(), 12)
+    for data in (dataset(), texts):
+        tokens = [np.count_nonzero(x) for x, _ in data]
+        assert kt.Throughput(data).tokens_per_batch == np.mean(tokens)
+    fit(kt.Throughput(dataset()), verbose=1)
     assert "tokens_per_second" in capsys.readouterr().out
     with pytest.raises(ValueError, match="either data or tokens_per_batch"):
         kt.Throughput()

@@ -18,6 +18,7 @@ from helpers.resuming import (
     fit_until,
     make_model,
     make_translator,
+    names,
     pairs,
     stop_at,
 )
@@ -25,10 +26,6 @@ from support.run_folder import HistoryLog, RunFolder
 
 import keras_transformer as kt
 from keras_transformer.training.checkpoints import read_checkpoint, write_checkpoint
-
-
-def names(folder):
-    return sorted(path.name for path in folder.glob("*.npz"))
 
 
 def damaged_files():
@@ -213,7 +210,7 @@ def test_pure_bfloat16_is_saved_and_averaged(tmp_path):
     def start(folder, epochs):
         model = make_translator(keras.optimizers.SGD(0.1), dtype="bfloat16")
         averaging = kt.CheckpointAveraging(folder / "weights")
-        fit(model, folder / "state", averaging, epochs=epochs, data=pairs())
+        fit(model, folder / "state", averaging, epochs=epochs, x=pairs())
         return model
 
     whole = start(tmp_path / "whole", 2)
@@ -275,6 +272,14 @@ def test_path_that_begins_with_a_tilde_is_refused(write, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"os\.path\.expanduser"):
         write("~/run")
     assert not list(tmp_path.iterdir())
+
+
+def test_run_folders_hold_two_tokenizers(tmp_path):
+    run, lines = RunFolder(tmp_path), ["one two", "two"]
+    one, other = run.tokenizer(lines, 266), run.tokenizer(lines, 269, "target_tokenizer.model")
+    assert one.vocab_size != other.vocab_size
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"tokenizer.model", "target_tokenizer.model"}
 
 
 @pytest.mark.parametrize("machine, writes", [(None, True), (0, True), (1, False), (3, False)])

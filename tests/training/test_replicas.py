@@ -9,7 +9,6 @@ import json
 import os
 import pathlib
 import pickle
-import subprocess
 import sys
 import threading
 
@@ -68,6 +67,27 @@ def sentences():
     return np.where(np.arange(5) < np.array(LENGTHS)[:, None], ids, 0)  # (B, T)
 
 
+def fields(kind, ids):
+    """Returns inputs and labels."""
+    every_other = np.arange(ids.shape[1]) % 2 == 0
+    match kind:
+        case "transformer":
+            return {"source_ids": ids, "target_ids": ids}, ids
+        case "aligned":  # each token is aligned with the token before it
+            links = np.tile(np.eye(ids.shape[1], k=-1, dtype="float32"), (len(ids), 1, 1))
+            return ids, {"logits": ids, "alignments": np.where(ids[..., None] > 0, links, -1)}
+        case "classifier":  # the mean over no token is NaN
+            return np.maximum(ids, 1), np.maximum(ids, 1)[:, 0] % 2
+        case "tagger":  # two pieces per word: labels at every other one
+            return ids, np.where((ids > 0) & every_other, ids % 3, -1)
+        case "ignored":  # labels at padding, too, which the mask leaves out
+            return ids, np.where(every_other, ids % 3, -1)
+        case "filled":  # pads to an even number of rows
+            ids = np.pad(ids, ((0, len(ids) % 2), (0, 0)))
+            return ids, np.where(ids.any(1), ids[:, 0] % 2, -1)
+    return ids, ids
+
+
 def dataset(kind, cuts=LARGE, weighted=False):
     """Returns batches, each as wide as its longest sentence."""
     import tensorflow as tf
@@ -75,26 +95,10 @@ def dataset(kind, cuts=LARGE, weighted=False):
     parts = []
     for begin, end in cuts:
         ids = sentences()[begin:end]
-        inputs = ids = labels = ids[:, : max(1, np.count_nonzero(ids, axis=1).max())]
-        if kind == "rounded":  # equally wide, because padding counts for the range
-            inputs = labels = sentences()[begin:end]
-        if kind == "transformer":
-            inputs = {"source_ids": ids, "target_ids": ids}
-        if kind == "aligned":  # each token is aligned with the token before it
-            links = np.tile(np.eye(ids.shape[1], k=-1, dtype="float32"), (len(ids), 1, 1))
-            labels = {"logits": ids, "alignments": np.where(ids[..., None] > 0, links, -1)}
-        if kind == "classifier":
-            inputs = np.maximum(ids, 1)  # the mean over no token is NaN
-            labels = inputs[:, 0] % 2
-        if kind == "tagger":  # two pieces per word: labels at every other one
-            labels = np.where((ids > 0) & (np.arange(ids.shape[1]) % 2 == 0), ids % 3, -1)
-        if kind == "ignored":  # labels at padding, too, which the mask leaves out
-            labels = np.where(np.arange(ids.shape[1]) % 2 == 0, ids % 3, -1)
-        if kind == "filled":  # pads to an even number of rows
-            inputs = np.pad(ids, ((0, len(ids) % 2), (0, 0)))
-            labels = np.where(inputs.any(1), inputs[:, 0] % 2, -1)
+        if kind != "rounded":  # equally wide, because padding counts for the range
+            ids = ids[:, : max(1, np.count_nonzero(ids, axis=1).max())]
         weights = (np.linspace(0.5, 2.0, end - begin).astype("float32"),) if weighted else ()
-        parts.append(tf.data.Dataset.from_tensors((inputs, labels, *weights)))
+        parts.append(tf.data.Dataset.from_tensors((*fields(kind, ids), *weights)))
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return functools.reduce(lambda a, b: a.concatenate(b), parts).with_options(options)
@@ -107,43 +111,43 @@ def make_model(case):
     from keras_transformer.training.distribution import DistributedModel
 
     keras.utils.set_random_seed(23)
-    kind = CASES[case]
-    if kind in ("causal", "transformer"):
-        return (kt.CausalTransformer if kind == "causal" else kt.Transformer)(11, **SIZES)
-    ids = keras.Input((None,), dtype="int32")
-    if kind == "functional":
-        dtype = "mixed_float16" if case == "float16" else "float32"
-        x = keras.layers.Embedding(11, 7, dtype=dtype)(ids)
-        return keras.Model(ids, keras.layers.Dense(11, dtype=dtype)(x))
-    if kind == "aligned":
-        embedding = kt.TokenEmbedding(11, 6)
-        x = keras.layers.Dense(6)(embedding(ids))
-        scores = keras.ops.matmul(x, keras.ops.swapaxes(x, 1, 2))
-        scores -= 1e9 * keras.ops.cast(ids[:, None] == 0, "float32")
-        outputs = {"logits": embedding.logits(x), "alignments": keras.ops.softmax(scores)}
-        return DistributedModel(ids, outputs)
-    if kind == "changing":  # two passes of a step differ, in the same way on every replica
-        calls = threading.local()
+    kind, ids = CASES[case], keras.Input((None,), dtype="int32")
+    embedding = kt.TokenEmbedding(11, 6, name="token_embedding")
+    match kind:
+        case "causal":
+            return kt.CausalTransformer(11, **SIZES)
+        case "transformer":
+            return kt.Transformer(11, **SIZES)
+        case "functional":
+            dtype = "mixed_float16" if case == "float16" else "float32"
+            x = keras.layers.Embedding(11, 7, dtype=dtype)(ids)
+            return keras.Model(ids, keras.layers.Dense(11, dtype=dtype)(x))
+        case "aligned":
+            x = keras.layers.Dense(6)(embedding(ids))
+            scores = keras.ops.matmul(x, keras.ops.swapaxes(x, 1, 2))
+            scores -= 1e9 * keras.ops.cast(ids[:, None] == 0, "float32")
+            outputs = {"logits": embedding.logits(x), "alignments": keras.ops.softmax(scores)}
+            return DistributedModel(ids, outputs)
+        case "changing":  # two passes of a step differ, in the same way on every replica
+            calls = threading.local()
 
-        class Changing(keras.layers.Layer):
-            def call(self, x, training=False):
-                calls.number = getattr(calls, "number", 0) + bool(training)
-                return x * (0.5 if calls.number % 2 else 1.0)
+            class Changing(keras.layers.Layer):
+                def call(self, x, training=False):
+                    calls.number = getattr(calls, "number", 0) + bool(training)
+                    return x * (0.5 if calls.number % 2 else 1.0)
 
-        embedding = kt.TokenEmbedding(11, 6)
-        return DistributedModel(ids, embedding.logits(Changing()(embedding(ids))))
-    if kind == "rounded":
-        x = keras.layers.Dense(6, "relu")(kt.TokenEmbedding(11, 6)(ids))
-        model = DistributedModel(ids, keras.layers.Dense(11)(x))
-        return kt.quantization_aware(model)
-    if kind == "words":  # of our models' class, but quick to trace
-        embedding = kt.TokenEmbedding(11, 6, name="token_embedding")
-        return DistributedModel(ids, embedding.logits(keras.layers.Dense(6)(embedding(ids))))
-    if kind in ("tagger", "ignored", "filled"):
-        x = kt.TokenEmbedding(11, 6)(ids)
-        return keras.Model(ids, keras.layers.Dense(3)(x[:, 0] if kind == "filled" else x))
-    x = keras.layers.GlobalAveragePooling1D()(kt.TransformerEncoder(11, **SIZES)(ids))
-    return keras.Model(ids, keras.layers.Dense(2)(x))
+            return DistributedModel(ids, embedding.logits(Changing()(embedding(ids))))
+        case "rounded":
+            x = keras.layers.Dense(6, "relu")(embedding(ids))
+            model = DistributedModel(ids, keras.layers.Dense(11)(x))
+            return kt.quantization_aware(model)
+        case "words":  # of our models' class, but quick to trace
+            return DistributedModel(ids, embedding.logits(keras.layers.Dense(6)(embedding(ids))))
+        case "classifier":
+            x = keras.layers.GlobalAveragePooling1D()(kt.TransformerEncoder(11, **SIZES)(ids))
+            return keras.Model(ids, keras.layers.Dense(2)(x))
+    x = embedding(ids)
+    return keras.Model(ids, keras.layers.Dense(3)(x[:, 0] if kind == "filled" else x))
 
 
 def sgd(**options):
@@ -174,26 +178,26 @@ def compile_model(model, case):
         "global": lambda: adam(global_clipnorm=0.1),
         "again": lambda: adam(global_clipnorm=0.1),
     }
-    theirs = keras.losses.SparseCategoricalCrossentropy
-    if case == "aligned":
-        loss = {"logits": kt.SequenceCrossentropy(), "alignments": kt.AlignmentCrossentropy()}
-        metrics = None
-    elif case in ("mask", "rows"):
-        loss = theirs(from_logits=True)
-        metrics = [keras.metrics.SparseCategoricalAccuracy()]
-    elif case in ("tags", "filled", "ignored"):
-        loss = kt.SequenceCrossentropy(pad_id=-1)
-        loss = theirs(from_logits=True, ignore_class=-1) if case == "ignored" else loss
-        metrics = [kt.TokenAccuracy(pad_id=-1)]
-    elif case == "dropped":
-        loss, metrics = kt.RDrop(kt.SequenceCrossentropy(0.1)), [kt.TokenAccuracy()]
-    elif case == "distilled":
-        teacher = make_model(case)
-        teacher.set_weights([2 * weight for weight in teacher.get_weights()])
-        loss = kt.Distillation(teacher, kt.SequenceCrossentropy(0.1), weight=0.5)
-        metrics = [kt.TokenAccuracy()]
-    else:
-        loss, metrics = kt.SequenceCrossentropy(0.1), [kt.TokenAccuracy(), kt.Perplexity()]
+    theirs = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
+    metrics, smoothed = [kt.TokenAccuracy()], kt.SequenceCrossentropy(0.1)
+    match case:
+        case "aligned":
+            loss = {"logits": kt.SequenceCrossentropy(), "alignments": kt.AlignmentCrossentropy()}
+            metrics = None
+        case "mask" | "rows":
+            loss, metrics = theirs(), [keras.metrics.SparseCategoricalAccuracy()]
+        case "tags" | "filled":
+            loss, metrics = kt.SequenceCrossentropy(pad_id=-1), [kt.TokenAccuracy(pad_id=-1)]
+        case "ignored":
+            loss, metrics = theirs(ignore_class=-1), [kt.TokenAccuracy(pad_id=-1)]
+        case "dropped":
+            loss = kt.RDrop(smoothed)
+        case "distilled":
+            teacher = make_model(case)
+            teacher.set_weights([2 * weight for weight in teacher.get_weights()])
+            loss = kt.Distillation(teacher, smoothed, weight=0.5)
+        case _:
+            loss, metrics = smoothed, [*metrics, kt.Perplexity()]
     steps = {"steps_per_execution": 2} if case == "norm" else {}
     model.compile(optimizers.get(case, sgd)(), loss, metrics=metrics, **steps)
 
@@ -511,34 +515,6 @@ def test_two_machines_give_the_weights_of_one(trained, tmp_path):
         finally:
             for worker in workers:
                 worker.kill()
-
-
-ON_JAX = """
-import numpy as np, keras, keras_transformer as kt
-model = kt.CausalTransformer(11, num_layers=1, d_model=6, num_heads=2, d_ff=7, dropout=0.0)
-model.compile("sgd", kt.SequenceCrossentropy(0.1), metrics=[kt.TokenAccuracy()])
-ids = np.arange(1, 11).reshape(2, 5)
-losses = model.fit(ids, ids, epochs=2, verbose=0).history["loss"]
-assert losses[1] < losses[0], losses
-try:
-    kt.training.prepare(model)
-except ValueError as error:
-    print(error)
-"""
-
-
-@pytest.mark.full
-def test_another_backend_trains_with_the_step_of_keras():
-    pytest.importorskip("jax", reason="JAX, the second backend, is missing")
-    done = subprocess.run(
-        [sys.executable, "-c", ON_JAX],
-        env={**os.environ, "KERAS_BACKEND": "jax"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "prepare needs the TensorFlow backend, but Keras runs on jax" in done.stdout
 
 
 if __name__ == "__main__":

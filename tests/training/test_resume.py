@@ -10,6 +10,8 @@ import os
 import pathlib
 import signal
 import sys
+from collections.abc import Callable
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -25,6 +27,7 @@ from helpers.resuming import (
     fit_until,
     make_model,
     make_translator,
+    names,
     pairs,
     stop_at,
 )
@@ -48,91 +51,87 @@ def updates(model):
     return int(model.optimizer.iterations)
 
 
-def names(folder):
-    return sorted(path.name for path in folder.glob("*.npz"))
+def stopping(model):
+    """Returns an action that stops the training of the model."""
+    return lambda: setattr(model, "stop_training", True)
 
 
-@functools.cache
-def uninterrupted(accumulate=1, **options):
-    """Returns model and history of three epochs without checkpoints."""
-    model = make_model(**options)
-    if accumulate > 1:
-        kt.training.prepare(model, accumulate)
-    return model, model.fit(dataset(), epochs=3, verbose=0, shuffle=False).history
+def transformed():
+    data = pairs()
+    return {"x": data.map(lambda x, y: (x, y)), "data": data}
+
+
+def averaged():
+    return make_model(use_ema=True, ema_momentum=0.5)
+
+
+def replicated():
+    import tensorflow as tf
+
+    return make_model(strategy=tf.distribute.MirroredStrategy(["CPU:0"]))
+
+
+def clipped():
+    return kt.training.prepare(make_model(global_clipnorm=0.5), 2)
+
+
+def accumulated():
+    return kt.training.prepare(make_translator(), 2)
+
+
+def swaps():
+    return [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
+
+
+class Broken(NamedTuple):
+    """A run, and the epoch and the batch where it is broken; batch `None` is the epoch's end."""
+
+    epoch: int
+    batch: int | None
+    make: Callable[[], keras.Model] = make_model
+    data: Callable[[], dict] = lambda: {"x": dataset()}
+    every: int = 2
+    callbacks: Callable[[], list] = list
+    tolerance: float = 0.0
+
+
+BROKEN = {
+    "within an epoch": Broken(1, 3),
+    "averaged": Broken(1, 0, averaged),
+    "end of an epoch": Broken(1, None),
+    "accumulated": Broken(1, 3, clipped),
+    "strategy": Broken(1, 3, replicated),
+    # The last update of an epoch has one batch.
+    "last_shorter_update": Broken(0, None, accumulated, lambda: {"x": pairs()}, every=1),
+    "transformed dataset": Broken(1, 3, make_translator, transformed),
+    # Weights are saved before their average replaces them. Keras swaps by sums, which round.
+    "swapped": Broken(1, 2, averaged, callbacks=swaps, tolerance=1e-5),
+}
+QUICK = ["accumulated", "last_shorter_update", "transformed dataset", "swapped"]
 
 
 # Resumed runs
 
 
-@pytest.mark.parametrize(
-    ("epoch", "batch", "accumulate", "optimizer"),
-    [
-        pytest.param(1, 3, 1, {}, marks=pytest.mark.full),
-        pytest.param(1, 0, 1, {"use_ema": True, "ema_momentum": 0.5}, marks=pytest.mark.full),
-        pytest.param(1, None, 1, {}, marks=pytest.mark.full),
-        (1, 3, 2, {"global_clipnorm": 0.5}),
-        pytest.param(1, 3, 1, {"strategy": True}, marks=pytest.mark.full),
-    ],
-)
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, epoch, batch, accumulate, optimizer):
-    import tensorflow as tf
-
-    if "strategy" in optimizer:
-        optimizer["strategy"] = tf.distribute.MirroredStrategy(["CPU:0"])
-    whole, history = uninterrupted(accumulate, **optimizer)
-    broken, resumed = make_model(**optimizer), make_model(**optimizer)
-    for model in (broken, resumed) if accumulate > 1 else ():
-        kt.training.prepare(model, accumulate)
-    fit_until(epoch, batch, broken, tmp_path / "run", every=2)
-    rest = fit(resumed, tmp_path / "run", every=2).history
-    assert_equal_weights(whole, resumed)
-    for name, values in rest.items():  # metrics of the interrupted epoch continue
-        np.testing.assert_allclose(values, history[name][-len(values) :], rtol=1e-6, err_msg=name)
+@pytest.mark.parametrize("name", tiers.quick(BROKEN, *QUICK))
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, name):
+    epoch, batch, make, data, every, callbacks, tolerance = BROKEN[name]
+    whole, broken, resumed = make(), make(), make()
+    options = {"epochs": 3, "verbose": 0, "shuffle": False, "callbacks": callbacks()}
+    history = whole.fit(data()["x"], **options).history
+    fit_until(epoch, batch, broken, tmp_path, *callbacks(), every=every, **data())
+    rest = fit(resumed, tmp_path, *callbacks(), every=every, **data()).history
+    assert_equal_weights(whole, resumed, tolerance)
+    for metric, values in rest.items():  # metrics of the interrupted epoch continue
+        expected = history[metric][-len(values) :]
+        np.testing.assert_allclose(values, expected, rtol=1e-6 + tolerance, err_msg=metric)
 
 
-def test_a_run_broken_after_the_last_shorter_update_of_an_epoch_goes_on(tmp_path):
-    def prepared():
-        model = make_translator()
-        kt.training.prepare(model, 2)
-        return model
-
-    whole, broken, resumed = prepared(), prepared(), prepared()
-    count = int(pairs().cardinality())
-    assert count % 2 == 1  # so the last update has one batch
-    whole.fit(pairs(), epochs=2, verbose=0)
-    ends = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: crash())
-    with pytest.raises(Crash):
-        fit(broken, tmp_path, ends, every=1, epochs=2, data=pairs())
-    fit(resumed, tmp_path, every=1, epochs=2, data=pairs())
-    assert_equal_weights(whole, resumed)
-
-
-def test_a_run_on_a_transformed_dataset_goes_on_at_its_batch(tmp_path):
-    def train(name, crash_at=None):
-        data, model = pairs(), make_translator()
-        stop = [] if crash_at is None else [stop_at(*crash_at, crash)]
-        run = kt.Run(tmp_path / name, data, every=2)
-        run.fit(model, x=data.map(lambda x, y: (x, y)), epochs=3, verbose=0, callbacks=stop)
-        return model
-
-    with pytest.raises(Crash):
-        train("run", crash_at=(1, 3))
-    assert_equal_weights(train("whole"), train("run"))
-
-
-def test_weights_are_saved_before_an_average_replaces_them(tmp_path):
-    def swap():
-        return keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
-
-    def averaging():
-        return make_model(use_ema=True, ema_momentum=0.5)
-
-    whole, resumed = averaging(), averaging()
-    whole.fit(dataset(), epochs=3, verbose=0, shuffle=False, callbacks=[swap()])
-    fit_until(1, 2, averaging(), tmp_path, swap())
-    fit(resumed, tmp_path, swap())
-    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)  # Keras swaps by sums, which round
+@functools.cache
+def uninterrupted():
+    """Returns model and history of three epochs without checkpoints."""
+    model = make_model()
+    return model, model.fit(dataset(), epochs=3, verbose=0, shuffle=False).history
 
 
 @pytest.mark.parametrize(
@@ -146,11 +145,11 @@ def test_a_run_stopped_within_an_epoch_continues_there(tmp_path, capsys, validat
     validation = dataset() if validated else None
     whole, expected = uninterrupted()
     resumed, first = make_model(), make_model()
-    stop = stop_at(1, 2, lambda: setattr(first, "stop_training", True))
-    fit(first, tmp_path / "run", stop, validation=validation)
-    capsys.readouterr()
-    found = fit(resumed, tmp_path / "run", validation=validation).history
-    assert "Continuing at epoch 2, batch 4" in capsys.readouterr().out
+    fit(first, tmp_path, stop_at(1, 2, stopping(first)), validation=validation)
+    assert capsys.readouterr().out == ""
+    found = fit(resumed, tmp_path, validation=validation).history
+    path = tmp_path / "checkpoint-00001-00000003.npz"
+    assert capsys.readouterr().out == f"Continuing at epoch 2, batch 4, from {path}.\n"
     assert found["loss"] == expected["loss"][1:]
     assert_equal_weights(whole, resumed)
 
@@ -183,15 +182,6 @@ def test_the_smallest_change_of_a_callback_keeps_its_sign(tmp_path):
     assert fit(make_model(), tmp_path, second, epochs=9, stateful=[second]).epoch == [1]
 
 
-@pytest.mark.usefixtures("eager")
-def test_a_resumed_run_prints_where_it_continues(tmp_path, capsys):
-    fit_until(1, 3, make_model(), tmp_path, every=2)
-    assert capsys.readouterr().out == ""
-    fit(make_model(), tmp_path)
-    path = tmp_path / "checkpoint-00001-00000002.npz"
-    assert capsys.readouterr().out == f"Continuing at epoch 2, batch 3, from {path}.\n"
-
-
 def test_a_finished_run_prints_so_and_continues_with_more_epochs(tmp_path, capsys):
     longer = make_model()
     fit(make_model(), tmp_path, epochs=2)
@@ -222,7 +212,7 @@ def test_a_run_that_stopped_early_continues_with_more_epochs(tmp_path, capsys):
 
 def test_stop_after_the_last_batch_ends_the_run(tmp_path, capsys):
     model = make_model()
-    fit(model, tmp_path, stop_at(1, 4, lambda: setattr(model, "stop_training", True)))
+    fit(model, tmp_path, stop_at(1, 4, stopping(model)))
     assert fit(make_model(), tmp_path).epoch == []
     assert "stopped early after 2 epochs" in capsys.readouterr().out
 
@@ -246,20 +236,13 @@ def test_a_finished_run_restores_the_best_weights(tmp_path, patience, stateful):
 # Interrupted fits
 
 
-@pytest.mark.parametrize(
-    "ours",
-    [
-        pytest.param(True, id="our data"),
-        pytest.param(False, id="other data", marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.parametrize("kind", tiers.quick(["our data", "other data"], "our data"))
 @pytest.mark.usefixtures("eager")
-def test_fit_after_a_resumed_fit_that_crashed_starts_afresh(tmp_path, ours):
-    data = pairs()
+def test_fit_after_a_resumed_fit_that_crashed_starts_afresh(tmp_path, kind):
+    data, model = pairs(), make_translator()
     assert data.batches.batches_per_epoch >= 5
-    options = {"every": 1, "data": data, "ours": ours}
+    options = {"every": 1, "x": data if kind == "our data" else data.prefetch(1)}
     fit_until(1, 2, make_translator(), tmp_path, **options)
-    model = make_translator()
     fit_until(1, 4, model, tmp_path, **options)  # within the resumed epoch
     before = updates(model)
     assert model.fit(data.take(2), epochs=3, verbose=0).epoch == [0, 1, 2]
@@ -354,27 +337,26 @@ def test_run_with_other_settings_is_refused(tmp_path):
     assert fit(make_model(), tmp_path).epoch == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        pytest.param({"seed": 3}, "seed was 0, now 3", marks=pytest.mark.full),
-        pytest.param(
-            {"tokens_per_batch": 24}, "tokens_per_batch was 12, now 24", marks=pytest.mark.full
-        ),
-        ({"lines": LINES[1:]}, "tokens was"),
-        # Data of the same size, which only its content tells apart.
-        ({"lines": LINES[::-1]}, "content was"),
-        pytest.param({"bucket_boundaries": [3, 6]}, "content was", marks=pytest.mark.full),
-    ],
-)
+OTHER_DATA = {
+    "seed": ({"seed": 3}, "seed was 0, now 3"),
+    "size": ({"tokens_per_batch": 24}, "tokens_per_batch was 12, now 24"),
+    "lines": ({"lines": LINES[1:]}, "tokens was"),
+    # Data of the same size, which only its content tells apart.
+    "order": ({"lines": LINES[::-1]}, "content was"),
+    "buckets": ({"bucket_boundaries": [3, 6]}, "content was"),
+}
+
+
+@pytest.mark.parametrize("name", tiers.quick(OTHER_DATA, "lines", "order"))
 @pytest.mark.usefixtures("eager")
-def test_other_data_is_refused_within_an_epoch(tmp_path, changed, message):
+def test_other_data_is_refused_within_an_epoch(tmp_path, name):
+    changed, message = OTHER_DATA[name]
     options = {"every": 1, "epochs": 2}
-    fit_until(0, 2, make_translator(), tmp_path, data=pairs(), **options)
+    fit_until(0, 2, make_translator(), tmp_path, x=pairs(), **options)
     with pytest.raises(ValueError, match=rf"other data: .*{message}.*delete .* to start anew"):
-        fit(make_translator(), tmp_path, data=pairs(**changed), **options)
-    fit(make_translator(), tmp_path, data=pairs(), **options)
-    assert fit(make_translator(), tmp_path, data=pairs(**changed), **options).epoch == []
+        fit(make_translator(), tmp_path, x=pairs(**changed), **options)
+    fit(make_translator(), tmp_path, x=pairs(), **options)
+    assert fit(make_translator(), tmp_path, x=pairs(**changed), **options).epoch == []
 
 
 @pytest.mark.full
@@ -382,10 +364,10 @@ def test_other_number_of_batches_is_refused_within_an_epoch(tmp_path):
     options = {"every": 2, "epochs": 2}
     fit_until(1, 3, make_model(), tmp_path, **options)
     with pytest.raises(ValueError, match=r"other data: batches was 5, now 3"):
-        fit(make_model(), tmp_path, data=dataset().take(3), **options)
+        fit(make_model(), tmp_path, x=dataset().take(3), **options)
     assert fit(make_model(), tmp_path, **options).epoch == [1]
     options["epochs"] = 3  # at the beginning of an epoch
-    assert fit(make_model(), tmp_path, data=dataset().take(3), **options).epoch == [2]
+    assert fit(make_model(), tmp_path, x=dataset().take(3), **options).epoch == [2]
 
 
 @pytest.mark.usefixtures("eager")
@@ -472,8 +454,8 @@ def test_a_learning_rate_set_between_two_fits_is_used_and_printed(tmp_path, caps
 
 def live(folder, name, *extra):
     """Trains on batches of pairs. A process that survives writes the weights."""
-    model, data = make_translator(), pairs()
-    fit(model, folder / name, *extra, every=3, data=data)
+    model = make_translator()
+    fit(model, folder / name, *extra, every=3, x=pairs())
     np.savez(folder / f"{name}.npz", *model.get_weights())
 
 

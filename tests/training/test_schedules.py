@@ -6,34 +6,31 @@ import pytest
 
 from keras_transformer.training.schedules import InverseSquareRootWarmup
 
+STEP = np.array([1, 2, 12, 13, 14, 1000, 1999, 2000, 3999, 4000, 4001, 8000, 100_000])
+
+
+def paper(d_model, warmup_steps=4000):
+    return d_model**-0.5 * np.minimum(STEP**-0.5, STEP * warmup_steps**-1.5)
+
+
+LINE = 1e-7 + (0.005 - 1e-7) * STEP / 2000  # as other toolkits define it
+CURVES = {
+    "paper": ({"d_model": 512}, paper(512)),
+    "scale": ({"d_model": 7, "warmup_steps": 13, "scale": 3.0}, 3 * paper(7, 13)),
+    "peak": ({"peak": 2.0 * (7 * 13) ** -0.5, "warmup_steps": 13}, 2 * paper(7, 13)),
+    "initial": (
+        {"peak": 0.005, "warmup_steps": 2000, "initial": 1e-7},
+        np.where(STEP < 2000, LINE, 0.005 * (STEP / 2000) ** -0.5),
+    ),
+}
+
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("step", [1, 2, 3999, 4000, 4001, 100000])
-def test_rate_is_the_formula_of_the_paper(step):
-    expected = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+@pytest.mark.parametrize(("arguments", "expected"), CURVES.values(), ids=CURVES)
+def test_the_curve_is_the_formula(arguments, expected):
     # Keras counts earlier updates. The paper's first step is 1.
-    assert float(InverseSquareRootWarmup(512)(step - 1)) == pytest.approx(expected, rel=1e-6)
-
-
-def test_scale_multiplies_the_curve():
-    steps = np.array([0, 6, 12, 40])
-    plain = np.asarray(InverseSquareRootWarmup(7, 13)(steps))
-    np.testing.assert_allclose(InverseSquareRootWarmup(7, 13, 3.0)(steps), 3 * plain, rtol=1e-6)
-
-
-def test_both_ways_of_construction_give_one_curve():
-    steps = np.arange(60)
-    by_width = InverseSquareRootWarmup(7, 13, scale=2.0)(steps)
-    by_peak = InverseSquareRootWarmup(peak=2.0 * (7 * 13) ** -0.5, warmup_steps=13)(steps)
-    np.testing.assert_allclose(by_width, by_peak, rtol=1e-6)
-
-
-def test_warmup_rises_in_a_line_from_the_initial_rate_to_the_peak():
-    schedule = InverseSquareRootWarmup(peak=0.005, warmup_steps=2000, initial=1e-7)
-    assert float(schedule(0)) == pytest.approx(1e-7 + (0.005 - 1e-7) / 2000, rel=1e-5)
-    assert float(schedule(999)) == pytest.approx((0.005 + 1e-7) / 2, rel=1e-6)
-    assert float(schedule(1999)) == pytest.approx(0.005, rel=1e-6)
-    assert float(schedule(7999)) == pytest.approx(0.0025, rel=1e-6)
+    found = InverseSquareRootWarmup(**arguments)(STEP - 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_an_optimizer_uses_step_one_in_its_first_update():

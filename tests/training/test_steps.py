@@ -75,7 +75,7 @@ def test_clip_equals_the_optimizer_and_leaves_overflow_to_the_loss_scale(limit):
     assert not np.all(np.isfinite(np.concatenate(infinite)))
 
 
-def test_prepare_refuses_models_that_it_cannot_train():
+def test_prepare_refuses_models_that_it_cannot_train(monkeypatch):
     unbuilt = keras.Sequential([keras.layers.Dense(2)])
     with pytest.raises(ValueError, match="needs a compiled model"):
         prepare(unbuilt)
@@ -97,6 +97,9 @@ def test_prepare_refuses_models_that_it_cannot_train():
         prepare(small_model(), 0)
     with pytest.raises(ValueError, match="gradient_accumulation_steps=2"):
         prepare(small_model(gradient_accumulation_steps=2))
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match="TensorFlow backend, but Keras runs on jax"):
+        prepare(model)
 
 
 @pytest.mark.parametrize("limit", ["clipnorm", "global_clipnorm", "clipvalue"])
