@@ -96,14 +96,13 @@ def test_the_loss_is_a_mean_over_target_tokens():
     given = np.zeros((2, 3, 5), "float32")
     given[0, 0, 2], given[0, 1, [1, 4]], given[1, 0, 0] = 1, 0.5, 1
     given[1, 2] = -1  # padding; token (0, 2) and (1, 1) are not aligned
-    expected = -np.log([attention[0, 0, 2], attention[1, 0, 0]]).sum()
-    expected -= 0.5 * np.log(attention[0, 1, [1, 4]]).sum()
+    first = -np.log(attention[0, 0, 2]) - 0.5 * np.log(attention[0, 1, [1, 4]]).sum()
+    second = -np.log(attention[1, 0, 0])
     loss = kt.AlignmentCrossentropy()
-    assert float(loss(given, attention)) == pytest.approx(expected / 5, rel=1e-5)
+    assert float(loss(given, attention)) == pytest.approx((first + second) / 5, rel=1e-5)
+    weighted = loss(given, attention, np.array([2.0, 0.0]))
+    assert float(weighted) == pytest.approx(first / 3, rel=1e-5)
     assert float(loss.batch_weight(given)) == 5
-    weighted = float(loss(given, attention, np.array([2.0, 0.0])))
-    rows = expected + np.log(attention[1, 0, 0])
-    assert weighted == pytest.approx(rows / 3, rel=1e-5)
     assert float(loss(np.full_like(given, -1), attention)) == 0
 
 

@@ -139,23 +139,25 @@ def test_throughput_is_tokens_per_second(monkeypatch):
     optimizer = types.SimpleNamespace(iterations=np.array(7))
     throughput.set_model(types.SimpleNamespace(optimizer=optimizer, steps_per_execution=1))
     throughput.set_params({"steps": 5, "epochs": 3})
+    logs = {}
+
+    def train(batches, skipped=0):
+        for batch in batches:
+            clock.now += 2.0
+            optimizer.iterations += batch >= skipped
+            throughput.on_train_batch_end(batch, logs)
+
     throughput.on_train_begin()
     throughput.on_epoch_begin(1)
-    logs = {}
-    for batch in range(5):
-        clock.now += 2.0
-        optimizer.iterations += batch > 0  # a resumed run skips the first batch
-        throughput.on_train_batch_end(batch, logs)
-        if batch == 2:  # two updates in six seconds; two batches and an epoch of five are left
-            assert logs["tokens_per_second"] == pytest.approx(10)
-            assert logs["minutes_left"] == pytest.approx(7 * 3 / 60)
+    train(range(3), skipped=1)  # a resumed run skips the first batch
+    # Two updates in six seconds; two batches and an epoch of five are left.
+    assert logs == pytest.approx({"tokens_per_second": 10, "minutes_left": 7 * 3 / 60})
+    train(range(3, 5))
     clock.now += 3.0  # validation
     throughput.on_epoch_end(1, logs)
     assert logs["tokens_per_second"] == pytest.approx(4 * 30 / 10)
     throughput.on_epoch_begin(2)
-    clock.now += 2.0
-    optimizer.iterations += 1
-    throughput.on_train_batch_end(0, logs)
+    train([0])
     # Four batches of two seconds and the validation of the last epoch.
     assert logs["minutes_left"] == pytest.approx((4 * 2 + 3) / 60)
 

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from helpers.resuming import assert_equal_weights
 
 import keras_transformer as kt
 
@@ -23,15 +24,18 @@ def small_model(**optimizer):
     return model
 
 
+def compiled(model, loss="mse"):
+    model.compile("sgd", loss)
+    return model
+
+
 def test_train_on_batch_works_after_prepare_and_padding_trains_nothing():
     one, other = small_model(), prepare(small_model())
     ids = np.random.default_rng(19).integers(0, 11, (13, 5))
     assert other.train_on_batch(ids, ids) == pytest.approx(one.train_on_batch(ids, ids), rel=1e-6)
-    for a, b in zip(one.get_weights(), before := other.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-7)
+    assert_equal_weights(one, other, 1e-7)
     assert float(other.train_on_batch(0 * ids, 0 * ids)) == 0
-    for a, b in zip(before, other.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_equal_weights(one, other, 1e-7)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +48,7 @@ def test_accumulated_means_of_keras_equal_the_mean_of_a_large_batch(options):
         labels[rng.random(labels.shape) < 0.4] = -1
     weights = rng.uniform(0.1, 2.0, labels.shape).astype("float32")
     weights[:3] *= 9
-    results = []
+    models = []
     for accumulate in (1, 2):
         keras.utils.set_random_seed(23)
         inputs = keras.Input((None,), dtype="int32")
@@ -54,10 +58,9 @@ def test_accumulated_means_of_keras_equal_the_mean_of_a_large_batch(options):
         model.compile(keras.optimizers.SGD(1.0), loss)
         prepare(model, accumulate)
         model.fit(ids, labels, 8 // accumulate, sample_weight=weights, shuffle=False, verbose=0)
-        results.append(model.get_weights())
+        models.append(model)
+    assert_equal_weights(*models, 1e-6)
     assert model.steps_per_execution == 2 and prepare(model).steps_per_execution == 1
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 @pytest.mark.parametrize("limit", LIMITS)
@@ -75,28 +78,39 @@ def test_clip_equals_the_optimizer_and_leaves_overflow_to_the_loss_scale(limit):
     assert not np.all(np.isfinite(np.concatenate(infinite)))
 
 
-def test_prepare_refuses_models_that_it_cannot_train(monkeypatch):
-    unbuilt = keras.Sequential([keras.layers.Dense(2)])
-    with pytest.raises(ValueError, match="needs a compiled model"):
-        prepare(unbuilt)
-    unbuilt.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="needs the model's weights"):
-        prepare(unbuilt)
-    own = type("Own", (keras.Sequential,), {"train_step": lambda self, data: {}})(
-        [keras.Input((2,)), keras.layers.Dense(2)]
-    )
-    own.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="Own has its own train_step"):
-        prepare(own)
+class Own(keras.Sequential):
+    def train_step(self, data):
+        return {}
+
+
+SUM = keras.losses.MeanSquaredError(reduction="sum")
+REFUSED = [
+    (lambda: keras.Sequential([keras.layers.Dense(2)]), 1, "needs a compiled model"),
+    (lambda: compiled(keras.Sequential([keras.layers.Dense(2)])), 1, "needs the model's weights"),
+    (
+        lambda: compiled(Own([keras.Input((2,)), keras.layers.Dense(2)])),
+        1,
+        "Own has its own train_step",
+    ),
+    (
+        lambda: prepare(compiled(small_model(), SUM)),
+        2,
+        'accumulate=2 computes .* a loss has reduction="sum"',
+    ),
+    (small_model, 0, "accumulate must be at least 1"),
+    (lambda: small_model(gradient_accumulation_steps=2), 1, "gradient_accumulation_steps=2"),
+]
+
+
+@pytest.mark.parametrize(("make", "accumulate", "message"), REFUSED)
+def test_prepare_refuses_models_that_it_cannot_train(make, accumulate, message):
+    model = make()
+    with pytest.raises(ValueError, match=message):
+        prepare(model, accumulate)
+
+
+def test_prepare_refuses_other_backends(monkeypatch):
     model = small_model()
-    model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
-    assert prepare(model) is model
-    with pytest.raises(ValueError, match='accumulate=2 computes .* a loss has reduction="sum"'):
-        prepare(model, accumulate=2)
-    with pytest.raises(ValueError, match="accumulate must be at least 1"):
-        prepare(small_model(), 0)
-    with pytest.raises(ValueError, match="gradient_accumulation_steps=2"):
-        prepare(small_model(gradient_accumulation_steps=2))
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(ValueError, match="TensorFlow backend, but Keras runs on jax"):
         prepare(model)
@@ -139,8 +153,7 @@ def test_an_error_leaves_no_gradients_for_the_next_fit():
         other.fit(Broken(), shuffle=False, verbose=0)
     for model in (one, other):
         model.fit(ids, ids, batch_size=1, shuffle=False, verbose=0)
-    for a, b in zip(one.get_weights(), other.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-6)
+    assert_equal_weights(one, other, 1e-6)
 
 
 @pytest.mark.parametrize("losses", [{"second": 1}, {"first": None, "second": 1}, [None, 1]])
@@ -157,13 +170,12 @@ def test_batches_count_the_labels_of_the_output_with_a_loss(losses):
     rows, few = np.random.default_rng(7).integers(1, 11, (2, 4, 5))
     few[1:, 1:] = 0  # the second output has fewer tokens
     labels = {"first": rows, "second": few} if isinstance(losses, dict) else [rows, few]
-    found = []
+    models = []
     for accumulate in (1, 2):
-        model = keras.Model(ids, outputs)
+        model = keras.models.clone_model(keras.Model(ids, outputs))
         model.set_weights([np.full(w.shape, 0.1) + np.arange(w.shape[-1]) for w in model.weights])
         model.compile(keras.optimizers.SGD(0.1), losses)
         prepare(model, accumulate)
         model.fit(rows, labels, batch_size=4 // accumulate, shuffle=False, verbose=0)
-        found.append(model.get_weights())
-    for a, b in zip(*found, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)
+        models.append(model)
+    assert_equal_weights(*models, 1e-5)
