@@ -150,11 +150,13 @@ class Batches(keras.utils.PyDataset):
         self.batches_per_epoch: int = plan.batches_per_epoch
         self.epoch: int = 0
         self._skipped = 0  # batches at the start of the next pass
-        settings: dict[str, Any] = {"batches": plan.batches_per_epoch, "tokens": report.tokens}
-        settings["content"] = plan.digest
-        for name in ("tokens_per_batch", "batch_multiple", "shuffle", "seed"):
-            settings[name] = int(getattr(plan.options, name))
-        self.settings: dict[str, Any] = settings
+        options = ("tokens_per_batch", "batch_multiple", "shuffle", "seed")
+        self.settings: dict[str, Any] = {
+            "batches": plan.batches_per_epoch,
+            "tokens": report.tokens,
+            "content": plan.digest,
+            **{name: int(getattr(plan.options, name)) for name in options},
+        }
         self.labels: list[str] | None = labels
         self._plan = plan
         self._pass: Iterator[Any] = iter(())

@@ -132,7 +132,7 @@ class BatchPlan:
             self._boundaries = np.unique(np.minimum(options.bucket_boundaries, self._longest))
         # Drawn rows have other lengths in each epoch. The last bucket takes the longest of them.
         self._longest = self._boundaries[-1] = max(self._boundaries[-1], lengths.max())
-        buckets = self._buckets(drawn)
+        buckets = self._buckets(drawn, self._boundaries)
         self.batches_per_epoch: int = sum(bucket.fewest for bucket in buckets)
         if any(column.draw for column in examples.columns.values()):
             # One more batch per bucket, so that an epoch with longer rows needs no larger batches.
@@ -176,11 +176,9 @@ class BatchPlan:
         multiple = self.options.batch_multiple
         return int(self.options.tokens_per_batch // length // multiple * multiple)
 
-    def _buckets(self, lengths: Ids, boundaries: Ids | None = None) -> list[_Bucket]:
+    def _buckets(self, lengths: Ids, boundaries: Ids) -> list[_Bucket]:
         """Returns the buckets that are not empty."""
-        boundaries = self._boundaries if boundaries is None else boundaries
-        buckets = []
-        numbers = np.searchsorted(boundaries, lengths)
+        buckets, numbers = [], np.searchsorted(boundaries, lengths)
         for number, length in enumerate(boundaries):
             indices = np.flatnonzero(numbers == number)
             if len(indices):
@@ -192,7 +190,8 @@ class BatchPlan:
     def _order(self, epoch: int, lengths: Ids) -> list[tuple[Ids, int]]:
         """Returns an epoch's batches: indices of examples, and the length of their bucket."""
         rng = np.random.default_rng([self.options.seed, epoch])
-        boundaries, buckets = self._boundaries, self._buckets(lengths)
+        boundaries = self._boundaries
+        buckets = self._buckets(lengths, boundaries)
         few = self.batches_per_epoch == self._most_batches
         while sum(bucket.fewest if few else 1 for bucket in buckets) > self.batches_per_epoch:
             # The smallest bucket joins one of longer rows.

@@ -214,9 +214,6 @@ class StopOnNonFinite(keras.callbacks.Callback):
     >>> model.fit(train, callbacks=[StopOnNonFinite()])  # doctest: +SKIP
     """
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._epoch = 0
-
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
 
