@@ -272,7 +272,7 @@ def test_path_that_begins_with_a_tilde_is_refused(write, tmp_path, monkeypatch):
 
 def test_run_folders_hold_two_tokenizers(tmp_path):
     run, lines = RunFolder(tmp_path), ["one two", "two"]
-    one, other = run.tokenizer(lines, 266), run.tokenizer(lines, 269, "target_tokenizer.model")
+    one, other = run.tokenizer(lines, 266), run.tokenizer(lines, 267, "target_tokenizer.model")
     assert one.vocab_size != other.vocab_size
     found = {path.name for path in tmp_path.iterdir()}
     assert found == {"tokenizer.model", "target_tokenizer.model"}
