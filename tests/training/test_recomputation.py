@@ -5,6 +5,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from helpers import tiers
 
 import keras_transformer as kt
 
@@ -86,7 +87,18 @@ def trained(name, change, **compiled):
     return history.history["loss"], model
 
 
-def check_equal(name, tolerance, **compiled):
+@pytest.mark.parametrize(
+    ("name", "compiled"),
+    [
+        pytest.param("attention dropout", {}, marks=pytest.mark.numeric),
+        *(tiers.full(name, {}) for name in MODELS if name != "attention dropout"),
+        tiers.full("attention dropout", {"jit_compile": True}),
+        tiers.full("attention dropout", {"run_eagerly": True}),
+    ],
+)
+def test_losses_weights_and_states_equal_plain_training(name, compiled):
+    """The backward pass adds up gradients in another order, which rounds differently."""
+    tolerance = 2e-2 if name == "mixed" else 1e-5
     losses, plain = trained(name, lambda model: None, **compiled)
     found, model = trained(name, kt.recompute, **compiled)
     np.testing.assert_allclose(found, losses, rtol=tolerance)
@@ -94,30 +106,8 @@ def check_equal(name, tolerance, **compiled):
     paths = [[re.sub(r"_\d+", "", v.path) for v in each.weights] for each in (model, plain)]
     assert paths[0] == paths[1]
     for weight, expected in zip(model.variables, plain.variables, strict=True):
-        if "seed" in weight.path:
-            np.testing.assert_array_equal(weight, expected)
-        else:
-            np.testing.assert_allclose(
-                weight, expected, rtol=0, atol=tolerance, err_msg=weight.path
-            )
-
-
-@pytest.mark.numeric
-def test_attention_dropout_is_drawn_again():
-    check_equal("attention dropout", 1e-5)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "attention dropout"])
-def test_losses_weights_and_states_equal_plain_training(name):
-    """The backward pass adds up gradients in another order, which rounds differently."""
-    check_equal(name, 2e-2 if name == "mixed" else 1e-5)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("compiled", [{"jit_compile": True}, {"run_eagerly": True}])
-def test_compiled_and_eager_training_equal_plain_training(compiled):
-    check_equal("attention dropout", 1e-5, **compiled)
+        bound = 0 if "seed" in weight.path else tolerance
+        np.testing.assert_allclose(weight, expected, rtol=0, atol=bound, err_msg=weight.path)
 
 
 def operations(model, ids):
