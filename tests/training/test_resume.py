@@ -411,13 +411,20 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 
 @pytest.mark.usefixtures("eager")
 def test_a_changed_learning_rate_is_used_and_printed(tmp_path, capsys):
-    fit(make_model(), tmp_path, epochs=1)
-    model = make_model(rate=0.025)
-    fit(model, tmp_path)
-    assert float(model.optimizer.learning_rate) == pytest.approx(0.025)
-    assert "learning_rate was 0.1" in capsys.readouterr().out
+    model = make_model()
+    fit(model, tmp_path, halving(), epochs=1)
+    model.optimizer.learning_rate = 0.02  # between two fits
+    for epochs, each, rate, printed in (
+        (2, model, 0.02, "learning_rate was 0.1"),
+        (3, make_model(rate=0.02), 0.02, ""),
+        (4, make_model(rate=0.025), 0.025, "learning_rate was 0.02"),
+    ):
+        fit(each, tmp_path, epochs=epochs)
+        assert float(each.optimizer.learning_rate) == pytest.approx(rate)
+        text = capsys.readouterr().out
+        assert printed in text and bool(printed) == ("learning_rate was" in text)
     schedule = kt.InverseSquareRootWarmup(peak=0.5, warmup_steps=3)
-    assert fit(make_model(rate=schedule), tmp_path, epochs=4).epoch == [3]
+    assert fit(make_model(rate=schedule), tmp_path, epochs=5).epoch == [4]
     assert "InverseSquareRootWarmup" in capsys.readouterr().out
 
 
@@ -434,18 +441,6 @@ def test_a_learning_rate_changed_by_training_is_no_changed_setting(tmp_path, cap
     kept = make_model()
     fit(kept, tmp_path / "run", epochs=5)  # without the callback, the rate stays
     assert float(kept.optimizer.learning_rate) == pytest.approx(0.1 / 16)
-    assert "learning_rate was" not in capsys.readouterr().out
-
-
-@pytest.mark.full
-def test_a_learning_rate_set_between_two_fits_is_used_and_printed(tmp_path, capsys):
-    model = make_model()
-    fit(model, tmp_path, halving(), epochs=1)
-    model.optimizer.learning_rate = 0.02
-    fit(model, tmp_path, epochs=2)
-    assert float(model.optimizer.learning_rate) == pytest.approx(0.02)
-    assert "learning_rate was 0.1" in capsys.readouterr().out
-    fit(make_model(rate=0.02), tmp_path, epochs=3)
     assert "learning_rate was" not in capsys.readouterr().out
 
 
