@@ -91,23 +91,20 @@ def test_each_character_has_an_id(characters):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("texts", "options", "message"),
     [
-        ({"window": 1000}, "has 61 tokens, too few for a window of 1000"),
-        ({"window": 0}, "window must be an int of at least 1, got 0"),
-        ({"window": 50, "tokens_per_batch": 49}, "A window of 50 tokens does not fit"),
+        ([TEXT], {"window": 1000}, "has 61 tokens, too few for a window of 1000"),
+        ([TEXT], {"window": 0}, "window must be an int of at least 1, got 0"),
+        ([TEXT], {"window": 50, "tokens_per_batch": 49}, "A window of 50 tokens does not fit"),
         (
+            [TEXT],
             {"window": 5, "max_length": 9},
             "max_length and bucket_boundaries do not work with a window",
         ),
-        ({"window": 5, "sampling_alpha": 0.1}, "sampling_alpha, .* do not work with a window"),
+        ([TEXT], {"window": 5, "sampling_alpha": 0.1}, "sampling_alpha, .* do not work with a w"),
+        ([], {"window": 5}, "has 0 tokens, too few for a window of 5"),
     ],
 )
-def test_invalid_options_are_refused(characters, options, message):
+def test_invalid_options_are_refused(characters, texts, options, message):
     with pytest.raises(ValueError, match=message):
-        language_model_batches([TEXT], characters, **options)
-
-
-def test_a_list_of_no_documents_fills_no_window(characters):
-    with pytest.raises(ValueError, match="has 0 tokens, too few for a window of 5"):
-        language_model_batches([], characters, window=5)
+        language_model_batches(texts, characters, **options)

@@ -51,10 +51,3 @@ def test_other_files_and_empty_phrases_are_refused(tmp_path):
         Glossary.read(path)
     with pytest.raises(ValueError, match="needs a source and a target phrase"):
         Glossary({"hat": " "})
-
-
-def test_errors_name_a_file_in_another_encoding_and_its_line(tmp_path):
-    path = tmp_path / "terms.tsv"
-    path.write_bytes("Haus\thouse\nGröße\tsize\n".encode("latin1"))
-    with pytest.raises(ValueError, match="terms.tsv, line 2: not UTF-8"):
-        Glossary.read(path)

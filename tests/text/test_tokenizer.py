@@ -1,6 +1,5 @@
 """Tokenizer: round trips, sampling, clear errors."""
 
-import collections
 import contextlib
 import copy
 import itertools
@@ -133,38 +132,7 @@ def test_a_sample_depends_only_on_the_seed_the_index_of_the_line_and_its_text(to
     assert len(set(map(tuple, again))) > 1  # one line is sampled anew at each index
 
 
-def segmentations(text):
-    """Yields all ways to cut a text."""
-    if not text:
-        yield ()
-    for end in range(1, len(text) + 1):
-        for rest in segmentations(text[end:]):
-            yield (text[:end], *rest)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
-def test_a_unigram_sample_has_the_documented_probability(alpha):
-    text = ["that hat", "the heat at that hut", "he ate", "what that ate"]
-    tokenizer = Tokenizer.train(text, 290, hard_vocab_limit=False)
-    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
-    ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
-    weights = {
-        tuple(ids[piece] for piece in cut): np.exp(
-            alpha * sum(processor.get_score(ids[piece]) for piece in cut)
-        )
-        for cut in segmentations("\u2581that")
-        if all(piece in ids for piece in cut)
-    }
-    draws = 4007
-    drawn = collections.Counter(map(tuple, tokenizer.encode(["that"] * draws, True, alpha, 5)))
-    assert drawn.keys() <= weights.keys() and len(weights) == 5
-    for cut, weight in weights.items():
-        share = weight / sum(weights.values())
-        error = np.sqrt(share * (1 - share) / draws)
-        assert abs(drawn[cut] / draws - share) < 4.5 * error + 1e-3
-
-
-@pytest.mark.parametrize("alpha", [0.1, 0.5])
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 0.5, 1.0])
 def test_samples_are_distributed_as_in_sentencepiece(tokenizer, alpha):
     lines = ["two men , 日 10"] * 3001
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)

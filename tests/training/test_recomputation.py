@@ -154,13 +154,16 @@ def test_a_compile_before_is_refused_by_fit():
         model.fit(TARGET, LABELS, verbose=0)
 
 
-def test_a_model_without_blocks_is_refused():
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    with pytest.raises(ValueError, match="no effect: 'sequential.*' contains no EncoderBlock"):
-        kt.recompute(model)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.LayerNormalization()])
-    with pytest.raises(ValueError, match="no effect: 'sequential.*' has no Dense"):
-        kt.quantization_aware(model)
+@pytest.mark.parametrize(
+    ("change", "layer", "lacks"),
+    [
+        (kt.recompute, keras.layers.Dense(2), "contains no EncoderBlock"),
+        (kt.quantization_aware, keras.layers.LayerNormalization(), "has no Dense"),
+    ],
+)
+def test_a_model_without_layers_to_change_is_refused(change, layer, lacks):
+    with pytest.raises(ValueError, match=f"no effect: 'sequential.*' {lacks}"):
+        change(keras.Sequential([keras.Input((3,)), layer]))
 
 
 @pytest.mark.parametrize("change", [kt.recompute, kt.quantization_aware])

@@ -116,6 +116,17 @@ def test_prepare_refuses_other_backends(monkeypatch):
         prepare(model)
 
 
+def test_a_train_step_of_a_subclass_is_kept():
+    class Own(kt.CausalTransformer):
+        def train_step(self, data):
+            return {"seen": len(data[0])}
+
+    model = Own(9, 1, 8, 2, 11)
+    model.compile(keras.optimizers.SGD(1.0, clipnorm=1e-3), kt.SequenceCrossentropy())
+    ids = np.ones((4, 3), "int32")
+    assert model.fit(ids, ids, verbose=0).history == {"seen": [4]}
+
+
 @pytest.mark.parametrize("limit", ["clipnorm", "global_clipnorm", "clipvalue"])
 def test_one_replica_clips_the_summed_gradient_of_a_table(limit):
     """Keras clips the rows of a table's gradient, one for each id, before equal ids are summed."""
