@@ -43,19 +43,23 @@ def test_bpe_is_undone(tmp_path):
     assert read_parallel(["x@@ y"], ["z"], undo_bpe=True) == (["xy"], ["z"])
 
 
-def test_errors_name_file_and_line_of_bad_utf8(tmp_path):
-    path = tmp_path / "train.en"
-    path.write_bytes(b"a\nb\nc\xfcd\n")
-    with pytest.raises(ValueError, match=r"train\.en, line 3: not UTF-8 at byte 1 of the line"):
-        read_lines(path)
+PACKED = gzip.compress(b"a\n" * 5000)
 
 
-def test_errors_name_a_broken_gzip_file(tmp_path):
-    packed = gzip.compress(b"a\n" * 5000)
-    for content in (packed[:-9], packed[:30], b"\x1f\x8bnothing", packed[:-8] + b"12345678"):
-        (tmp_path / "train.en.gz").write_bytes(content)
-        with pytest.raises(ValueError, match=r"train\.en\.gz: broken gzip file"):
-            read_lines(tmp_path / "train.en.gz")
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"a\nb\nc\xfcd\n", ", line 3: not UTF-8 at byte 1 of the line"),
+        *(
+            (content, ": broken gzip file")
+            for content in (PACKED[:-9], PACKED[:30], b"\x1f\x8bx", PACKED[:-8] + b"12345678")
+        ),
+    ],
+)
+def test_errors_name_a_broken_file_and_the_place(tmp_path, content, problem):
+    (tmp_path / "train.en.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"train\.en\.gz{problem}"):
+        read_lines(tmp_path / "train.en.gz")
 
 
 def test_errors_name_different_line_counts_and_the_first_extra_line(tmp_path):

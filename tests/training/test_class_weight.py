@@ -42,19 +42,10 @@ def tagging():
     )
 
 
-class OfRows(keras.utils.PyDataset):
-    def __len__(self):
-        return 1
-
-    def __getitem__(self, index):
-        return IDS, TAGS
-
-
 KERAS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 REFUSED = {
     "arrays": lambda w: tagger().fit(IDS, TAGS, class_weight=w, verbose=0),
     "dataset": lambda w: tagger().fit(dataset(TAGS), class_weight=w, shuffle=False, verbose=0),
-    "generator": lambda w: tagger().fit(OfRows(), class_weight=w, verbose=0),
     "train_on_batch": lambda w: tagger().train_on_batch(IDS, TAGS, class_weight=w),
     "eager": lambda w: tagger(run_eagerly=True).fit(IDS, TAGS, class_weight=w, verbose=0),
     "our model, arrays": lambda w: tagger(True).fit(IDS, TAGS, class_weight=w, verbose=0),
@@ -69,14 +60,7 @@ REFUSED = {
     "weighted metric": lambda w: tagger(
         loss=KERAS, weighted_metrics=[kt.TokenAccuracy(pad_id=-1)]
     ).fit(IDS, TAGS, class_weight=w, verbose=0),
-    "causal model": lambda w: causal().fit(IDS, TAGS, class_weight=w, verbose=0),
 }
-
-
-def causal():
-    model = kt.CausalTransformer(13, 1, 8, 2, 16)
-    model.compile("sgd", kt.SequenceCrossentropy())
-    return model
 
 
 @pytest.mark.parametrize(

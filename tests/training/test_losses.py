@@ -31,29 +31,22 @@ def reference(z, labels, epsilon, weights=1.0):
 
 
 def value_and_gradient(loss, labels, z, sample_weight=None):
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        @tf.function
-        def run(z):
-            with tf.GradientTape() as tape:
-                tape.watch(z)
-                value = loss(labels, z, sample_weight)
-            return value, tape.gradient(value, z)
-
-        value, gradient = run(tf.constant(z))
-    elif keras.backend.backend() == "jax":
+    """Returns arrays, on TensorFlow and JAX."""
+    if keras.backend.backend() == "jax":
         import jax
 
-        value, gradient = jax.jit(jax.value_and_grad(lambda z: loss(labels, z, sample_weight)))(z)
-    else:
-        import torch
+        value = jax.value_and_grad(lambda z: loss(labels, z, sample_weight))
+        return [np.asarray(part) for part in jax.jit(value)(z)]
+    import tensorflow as tf
 
-        z = torch.tensor(z, requires_grad=True)
-        value = loss(torch.tensor(labels), z, sample_weight)
-        value.backward()
-        value, gradient = value.detach(), z.grad
-    return np.asarray(value), np.asarray(gradient)
+    @tf.function
+    def run(z):
+        with tf.GradientTape() as tape:
+            tape.watch(z)
+            value = loss(labels, z, sample_weight)
+        return value, tape.gradient(value, z)
+
+    return [part.numpy() for part in run(tf.constant(z))]
 
 
 RANDOM = np.random.default_rng(13)
