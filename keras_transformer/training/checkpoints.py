@@ -101,21 +101,20 @@ def keep_newest(path: pathlib.Path, keep: int) -> None:
         file.unlink()
 
 
-def write_weights(path: StrPath, model: keras.Model, info: Any, keep: int | None = None) -> None:
+def write_weights(path: pathlib.Path, model: keras.Model, epoch: int, keep: int) -> None:
     """Writes the weights of a model; `model.set_weights(average_checkpoints([path]))` reads them.
 
     Under a strategy of several machines only the first machine writes.
 
     Args:
-        path: str or path of the file.
+        path: path of the file.
         model: built model.
-        info: anything that JSON can hold.
-        keep: see `keep_newest`. Defaults to `None`: no file is removed.
+        epoch: number of the epoch, which the note of the file holds.
+        keep: see `keep_newest`.
     """
     if is_chief(model):
-        write_checkpoint(path, values_of(keyed({"weights": model.weights})), info)
-        if keep is not None:
-            keep_newest(pathlib.Path(path), keep)
+        write_checkpoint(path, values_of(keyed({"weights": model.weights})), {"epoch": epoch})
+        keep_newest(path, keep)
 
 
 def average_checkpoints(paths: StrPath | Sequence[StrPath], last: int | None = None) -> list[Array]:
@@ -294,7 +293,7 @@ class CheckpointAveraging(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         path = self.folder / f"weights-{epoch:05d}.npz"
-        write_weights(path, self.model, {"epoch": epoch}, keep=self.last)
+        write_weights(path, self.model, epoch, keep=self.last)
 
     def average(self) -> list[Array]:
         """Returns the mean of the weights on disk, for `model.set_weights`."""

@@ -367,7 +367,7 @@ class _State(keras.callbacks.Callback):
             with self.model.distribute_strategy.scope():
                 assign(keyed({"weights": self.model.weights}), arrays, final)
         elif self._finished:
-            write_weights(final, self.model, {"epoch": self._finished}, keep=1)
+            write_weights(final, self.model, self._finished, keep=1)
 
     def _stops_within_epoch(self) -> bool:
         steps = self.params["steps"]  # `None` if unknown
