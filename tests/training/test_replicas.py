@@ -36,8 +36,6 @@ CASES = {
     "scaled": "words",
     "mask": "words",
     "rows": "classifier",
-    "tags": "tagger",
-    "ignored": "ignored",
     "aligned": "aligned",  # two outputs, a loss each
     "aware": "rounded",  # rounds each tensor of a replica by its own range
     "distilled": "words",
@@ -49,11 +47,11 @@ CASES = {
 RUNS = [
     *(("plain", r, k) for r, k in ((1, 2), (2, 1), (4, 1), (4, 2))),
     *((case, 2, 2) for case in ("clipped", "averaged", "float16")),
-    *((case, 2, 1) for case in ("global", "again", "norm", "scaled", "mask", "rows", "tags")),
+    *((case, 2, 1) for case in ("global", "again", "norm", "scaled", "mask", "rows")),
     *(("aligned", r, k) for r, k in ((1, 2), (2, 1), (2, 2))),
     *((case, 2, k) for case in ("distilled", "dropped") for k in (1, 2)),
     ("aware", 2, 1),
-    *(("again", 4, 1), ("ignored", 2, 1), ("filled", 2, 1), ("transformer", 2, 2)),
+    *(("again", 4, 1), ("filled", 2, 1), ("transformer", 2, 2)),
 ]
 QUICK = [("plain", 2, 1), ("aligned", 2, 2)]
 # Another run has each of their parts: the optimizer, the loss, or the number of replicas.
@@ -70,7 +68,6 @@ def sentences():
 
 def fields(kind, ids):
     """Returns inputs and labels."""
-    every_other = np.arange(ids.shape[1]) % 2 == 0
     match kind:
         case "transformer":
             return {"source_ids": ids, "target_ids": ids}, ids
@@ -79,10 +76,6 @@ def fields(kind, ids):
             return ids, {"logits": ids, "alignments": np.where(ids[..., None] > 0, links, -1)}
         case "classifier":  # the mean over no token is NaN
             return np.maximum(ids, 1), np.maximum(ids, 1)[:, 0] % 2
-        case "tagger":  # two pieces per word: labels at every other one
-            return ids, np.where((ids > 0) & every_other, ids % 3, -1)
-        case "ignored":  # labels at padding, too, which the mask leaves out
-            return ids, np.where(every_other, ids % 3, -1)
         case "filled":  # pads to an even number of rows
             ids = np.pad(ids, ((0, len(ids) % 2), (0, 0)))
             return ids, np.where(ids.any(1), ids[:, 0] % 2, -1)
@@ -147,8 +140,8 @@ def make_model(case):
         case "classifier":
             x = keras.layers.GlobalAveragePooling1D()(kt.TransformerEncoder(11, **SIZES)(ids))
             return keras.Model(ids, keras.layers.Dense(2)(x))
-    x = embedding(ids)
-    return keras.Model(ids, keras.layers.Dense(3)(x[:, 0] if kind == "filled" else x))
+        case "filled":
+            return keras.Model(ids, keras.layers.Dense(3)(embedding(ids)[:, 0]))
 
 
 def sgd(**options):
@@ -179,18 +172,16 @@ def compile_model(model, case):
         "global": lambda: adam(global_clipnorm=0.1),
         "again": lambda: adam(global_clipnorm=0.1),
     }
-    theirs = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
     metrics, smoothed = [kt.TokenAccuracy()], kt.SequenceCrossentropy(0.1)
     match case:
         case "aligned":
             loss = {"logits": kt.SequenceCrossentropy(), "alignments": kt.AlignmentCrossentropy()}
             metrics = None
         case "mask" | "rows":
-            loss, metrics = theirs(), [keras.metrics.SparseCategoricalAccuracy()]
-        case "tags" | "filled":
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            metrics = [keras.metrics.SparseCategoricalAccuracy()]
+        case "filled":
             loss, metrics = kt.SequenceCrossentropy(pad_id=-1), [kt.TokenAccuracy(pad_id=-1)]
-        case "ignored":
-            loss, metrics = theirs(ignore_class=-1), [kt.TokenAccuracy(pad_id=-1)]
         case "dropped":
             loss = kt.RDrop(smoothed)
         case "distilled":
@@ -221,7 +212,7 @@ def train(strategy, case, accumulate=1, callbacks=(), run=None):
             model.get_layer("token_embedding").trainable = False
         compile_model(model, case)
     unlike_keras = (case, replicas, accumulate) != ("plain", 1, 1)
-    if accumulate > 1 or unlike_keras and kind in ("functional", "classifier", "tagger", "ignored"):
+    if accumulate > 1 or unlike_keras and kind in ("functional", "classifier"):
         kt.training.prepare(model, accumulate)
     data = dataset(kind, cuts)
     validation = dataset(kind) if case in ("plain", "clipped", "global", "again", "mask") else None
