@@ -56,29 +56,6 @@ def test_without_a_tokenizer_the_targets_are_classes():
     assert frames[:, 0, 0].numpy().tolist() == [2, 3, 5] and labels.numpy().tolist() == [1, 1, 0]
 
 
-@pytest.mark.parametrize(
-    ("frames", "targets", "message"),
-    [
-        (
-            [FRAMES[0], np.zeros((3, 4))],
-            [0, 1],
-            r"number 1 has the shape \(3, 4\), the first one \(3, 2\)",
-        ),
-        ([np.zeros(3)], [0], r"number 0 has the shape \(3,\)"),
-        ([FRAMES[0], np.full((2, 2), np.nan)], [0, 1], "number 1 has numbers that are not finite"),
-        (FRAMES, [0], "there are 3 features, 1 targets"),
-    ],
-)
-def test_frames_that_do_not_fit_are_refused(frames, targets, message):
-    with pytest.raises(ValueError, match=message):
-        feature_batches(frames, targets)
-
-
-def test_the_input_of_features_is_not_the_input_of_texts(tokenizer):
-    with pytest.raises(ValueError, match="name must differ from 'target_ids'"):
-        feature_batches(FRAMES, ["a", "b", "c"], tokenizer, name="target_ids")
-
-
 def test_vectors_longer_than_the_length_are_refused():
     with pytest.raises(ValueError, match="do not fit into"):
         pad_rows(FRAMES, length=4)

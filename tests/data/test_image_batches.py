@@ -101,23 +101,6 @@ def test_a_model_trains_on_padded_images():
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize(
-    "images, options, message",
-    [
-        ([IMAGES[0], np.ones((5, 4, 2))], {}, r"number 1 has the shape \(5, 4, 2\), the first one"),
-        ([IMAGES[0], np.ones((6, 4, 3))], {}, r"number 1 has the shape \(6, 4, 3\)"),
-        ([np.ones(3), IMAGES[0]], {}, r"number 0 has the shape \(3,\)"),
-        ([IMAGES[0], np.full((6, 4, 2), np.nan)], {}, "number 1 has numbers that are not finite"),
-        ([IMAGES[0], np.ones((6, 4, 2))], {"fill": 1.0}, "number 1 has pixels of the value fill"),
-        ([IMAGES[0]], {}, "there are 1 images, 2 targets"),
-        (IMAGES[:2], {"name": "pixels"}, "name='pixels' has no effect without tokenizer"),
-    ],
-)
-def test_images_that_do_not_fit_are_refused(images, options, message):
-    with pytest.raises(ValueError, match=message):
-        kt.image_batches(images, [0, 1], **options)
-
-
 def test_a_grey_image_has_one_channel():
     ((images, _),) = kt.image_batches([np.ones((6, 4)), np.ones((6, 7, 1))], [0, 1])
     assert images.shape == (2, 6, 7, 1)

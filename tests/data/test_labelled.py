@@ -88,20 +88,6 @@ def test_long_texts_are_left_out_or_cut(tokenizer, alpha, caplog):
     assert len(rows) == 2 and all(END_ID in row and len(row) <= length for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("texts", "labels", "error", "message"),
-    [
-        (["a", "b"], ["x"], ValueError, "there are 2 texts, 1 labels"),
-        ("good", ["x"], TypeError, "`texts` must be an iterable of strings"),
-        ([""], ["x"], ValueError, "no text is left of 1: 1 empty"),
-        (["hat"], ["y"], ValueError, r"label 0 is 'y', but the labels are \['x'\]"),
-    ],
-)
-def test_invalid_texts_and_labels_are_refused(tokenizer, texts, labels, error, message):
-    with pytest.raises(error, match=message):
-        classification_batches(texts, labels, tokenizer, label_names=["x"])
-
-
 def test_the_first_piece_of_a_word_has_its_tag(tokenizer):
     data = tagging_batches(SENTENCES, TAGS, tokenizer)
     ((source_ids, labels),) = data
@@ -126,23 +112,6 @@ def test_a_sentence_may_have_a_label_beside_its_tags(tokenizer):
     np.testing.assert_array_equal(labels["tags"], tags)
     words = np.count_nonzero(tags != -1, axis=1)  # 3, 1 and 2 of the sentences x, y and z
     assert labels["label"].numpy().tolist() == [{3: 2, 1: 1, 2: 0, 0: -1}[n] for n in words]
-    with pytest.raises(ValueError, match="4 sentences, 1 sentence_labels"):
-        tagging_batches(SENTENCES, TAGS, tokenizer, sentence_labels=["x"])
-
-
-@pytest.mark.parametrize(
-    ("sentences", "tags", "error", "message"),
-    [
-        ([["a"], ["a", "b"]], [["X"], ["X"]], ValueError, "sentence 1 has 2 words and 1 tags"),
-        ([["a"]], [["X"], ["X"]], ValueError, "there are 1 sentences, 2 tags"),
-        (["a hat"], [["X"] * 2], TypeError, r"`sentences\[0\]` must be an iterable of strings"),
-        ([["a", "b"]], [["X", "Y"]], ValueError, "label 1 is 'Y'"),
-        ([], [], ValueError, "no sentence is left of 0"),
-    ],
-)
-def test_words_and_tags_must_agree(tokenizer, sentences, tags, error, message):
-    with pytest.raises(error, match=message):
-        tagging_batches(sentences, tags, tokenizer, label_names=["X"])
 
 
 def test_sampled_pieces_keep_the_tags_of_words_and_the_limit():
@@ -176,22 +145,3 @@ def test_sampled_pieces_keep_the_tags_of_words_and_the_limit():
 def test_names_are_sorted_unless_they_are_given(labels, given, ids, names):
     found, found_names = label_ids(labels, given)
     assert (found.tolist(), found_names, found.dtype) == (ids, names, np.int32)
-
-
-@pytest.mark.parametrize(
-    ("labels", "names", "error", "message"),
-    [
-        *(
-            (labels, ["a", "b"], ValueError, f"label 1 is {labels[1]!r}, but the labels are")
-            for labels in (["a", "z"], [0, 5], [0, -1])
-        ),
-        (["a"], ["a", "a"], ValueError, "label_names must differ"),
-        *(
-            (labels, None, TypeError, f"got {labels[1]!r} of type .* as label 1")
-            for labels in (["a", 1], [1, "a"], [0, 0.5], ["a", None])
-        ),
-    ],
-)
-def test_labels_that_are_no_classes_are_refused(labels, names, error, message):
-    with pytest.raises(error, match=message):
-        label_ids(labels, names)

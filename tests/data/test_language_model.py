@@ -88,23 +88,3 @@ def test_each_character_has_an_id(characters):
     assert characters.vocab_size == 260 + len(set(TEXT))
     with pytest.raises(ValueError, match="vocab_size=99 is too small: .* need 260"):
         Tokenizer.train([TEXT], 99, model_type="char")
-
-
-@pytest.mark.parametrize(
-    ("texts", "options", "message"),
-    [
-        ([TEXT], {"window": 1000}, "has 61 tokens, too few for a window of 1000"),
-        ([TEXT], {"window": 0}, "window must be an int of at least 1, got 0"),
-        ([TEXT], {"window": 50, "tokens_per_batch": 49}, "A window of 50 tokens does not fit"),
-        (
-            [TEXT],
-            {"window": 5, "max_length": 9},
-            "max_length and bucket_boundaries do not work with a window",
-        ),
-        ([TEXT], {"window": 5, "sampling_alpha": 0.1}, "sampling_alpha, .* do not work with a w"),
-        ([], {"window": 5}, "has 0 tokens, too few for a window of 5"),
-    ],
-)
-def test_invalid_options_are_refused(characters, texts, options, message):
-    with pytest.raises(ValueError, match=message):
-        language_model_batches(texts, characters, **options)

@@ -45,20 +45,6 @@ def test_max_length_limits_the_row(tokenizer):
         pair_batches(["x"], ["a b"], tokenizer, one_row=True, **options)
 
 
-@pytest.mark.parametrize(
-    ("second", "options", "message"),
-    [
-        (SECOND[:1], {}, "line counts differ"),
-        (SECOND, {"labels": [1]}, "there are 2 texts, 1 labels"),
-        (SECOND, {"static_shapes": True}, "leave out static_shapes and batch_multiple"),
-        (SECOND, {"batch_multiple": 2}, "leave out static_shapes and batch_multiple"),
-    ],
-)
-def test_invalid_pairs_and_options_are_refused(second, options, message):
-    with pytest.raises(ValueError, match=message):
-        pair_batches(FIRST, second, BeginningTokenizer(), **options)
-
-
 @pytest.mark.parametrize("answer", ["über", "ber", "😀", "the red", "hat,", "ed h", "a hat", "t"])
 def test_answer_pieces_cover_the_answer_and_no_more(tokenizer, answer):
     begin = PASSAGE.rindex(answer)
@@ -118,9 +104,3 @@ def test_a_row_of_two_texts_has_one_begin_token():
         ids = inputs["source_ids" if one_row else "second_ids"].numpy().tolist()
         assert ids == [row if one_row else [BEGIN_ID, 98, 99, END_ID]]
         assert labels["start"].numpy() == labels["end"].numpy() == [place]
-
-
-@pytest.mark.parametrize("answer", [(3, 3), (-1, 2), (5, 1000), (4, 2)])
-def test_errors_name_an_answer_outside_the_passage(tokenizer, answer):
-    with pytest.raises(ValueError, match=rf"answer 1 is \({answer[0]}, {answer[1]}\), which is no"):
-        answer_batches(["q", "q"], [PASSAGE] * 2, [(0, 1), answer], tokenizer)

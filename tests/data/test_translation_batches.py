@@ -265,25 +265,6 @@ def test_limits_count_the_end_token_and_include_batch_and_bucket(tokenizer):
         assert train.batches.report.overlong == 1
     with pytest.raises(ValueError, match=f"1 longer than {length} tokens"):
         kt.translation_batches(*pair, tokenizer, max_length=length)
-    with pytest.raises(ValueError, match="no pair is left of 2: 2 empty"):
-        kt.translation_batches(["", "a"], ["a", " "], tokenizer)
-    with pytest.raises(ValueError, match="no pair is left of 0"):
-        kt.translation_batches([], [], tokenizer)
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"tokens_per_batch": 0}, "tokens_per_batch must be an int of at least 1, got 0"),
-        ({"tokens_per_batch": 8.5}, "tokens_per_batch must be an int of at least 1, got 8.5"),
-        ({"batch_multiple": -2}, "batch_multiple must be .* got -2"),
-        ({"bucket_boundaries": []}, r"must be increasing positive ints .* got \[\]"),
-        ({"bucket_boundaries": [9, 9]}, r"must be increasing positive ints .* got \[9, 9\]"),
-    ],
-)
-def test_options_out_of_range_are_refused(tokenizer, options, message):
-    with pytest.raises(ValueError, match=message):
-        kt.translation_batches(SOURCE, TARGET, tokenizer, **options)
 
 
 def test_batches_past_the_end_are_refused(tokenizer):
@@ -349,10 +330,3 @@ def test_sources_are_annotated_by_a_glossary(tmp_path):
         rows = [row for inputs, _ in dataset for row in np.asarray(inputs["source_ids"])]
         texts = [tokenizer.decode(row[row > 3].tolist()) for row in rows]
         assert sorted(texts) == ["a cat \u27e6Katze\u27e7", "a hat", "a red hat \u27e6Hut\u27e7"]
-    with pytest.raises(ValueError, match="`glossary` or `alignments`, not both"):
-        kt.translation_batches(
-            sources, targets, tokenizer, glossary=glossary, alignments=["0-0"] * 3
-        )
-    letters = kt.Tokenizer.train(sources, 20, model_type="char", byte_fallback=False)
-    with pytest.raises(ValueError, match="no pieces for the marks"):
-        kt.translation_batches(sources, targets, letters, glossary=glossary)

@@ -68,19 +68,6 @@ def test_alignments_of_sampled_segmentations_sum_to_0_or_1(tokenizer):
         assert (np.isclose(sums, 0) | np.isclose(sums, 1))[tokens].all() and sums.max() > 0
 
 
-@pytest.mark.parametrize(
-    "lines, words",
-    [
-        (["0-0", "0:1"], "alignments, line 2: an alignment has pairs.*'0:1'"),
-        (["0-0", "0-2"], "line 2: the words of a pair are out of range.*source has 1 words and"),
-        (["0-0"], "2 pairs, 1 alignments"),
-    ],
-)
-def test_wrong_alignments_are_refused(tokenizer, lines, words):
-    with pytest.raises(ValueError, match=words):
-        kt.translation_batches(["one", "two"], ["eins", "zwei"], tokenizer, alignments=lines)
-
-
 def test_words_of_alignments_are_those_of_the_tokenizer():
     tokenizer = kt.Tokenizer.train(["10 km a cat"] * 9, 300, hard_vocab_limit=False)
     source, target = ["10\u00a0km cat"], ["a cat"]
