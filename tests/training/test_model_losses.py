@@ -155,14 +155,6 @@ def test_loss_weights_scale_the_whole_loss():
     assert values[1] == pytest.approx(values[0] / 4, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: kt.RDrop("mse"), TypeError, "must be a SequenceCrossentropy"),
-        (lambda: kt.RDrop(alpha=-1), ValueError, "alpha must not be negative"),
-        (lambda: kt.Distillation(weight=5), ValueError, "weight must be in"),
-    ],
-)
-def test_wrong_arguments_are_refused(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
+def test_another_loss_is_refused():
+    with pytest.raises(TypeError, match="must be a SequenceCrossentropy"):
+        kt.RDrop("mse")

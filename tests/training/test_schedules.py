@@ -39,18 +39,3 @@ def test_an_optimizer_uses_step_one_in_its_first_update():
     optimizer.build([weight])
     optimizer.apply([keras.ops.convert_to_tensor(1.0)])
     assert -float(weight.numpy()) == pytest.approx(7**-0.5 * 13**-1.5, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({}, "either d_model"),
-        ({"d_model": 7, "peak": 0.1}, "either d_model"),
-        ({"d_model": 7, "warmup_steps": 0}, "warmup_steps must be at least 1"),
-        ({"d_model": 7, "initial": 0.1}, "with peak only"),
-        ({"peak": 0.1, "scale": 2.0}, "scale the peak itself"),
-    ],
-)
-def test_arguments_that_contradict_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        InverseSquareRootWarmup(**arguments)
