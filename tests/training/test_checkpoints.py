@@ -281,8 +281,7 @@ def test_of_several_machines_only_the_first_writes(machine, writes, tmp_path):
     model = make_model()
     resolver = None if machine is None else types.SimpleNamespace(task_id=machine)
     strategy = types.SimpleNamespace(cluster_resolver=resolver)
-    stub = types.SimpleNamespace(weights=model.weights, distribute_strategy=strategy)
     averaging = kt.CheckpointAveraging(tmp_path / "weights")
-    averaging.set_model(stub)
+    averaging.set_model(types.SimpleNamespace(weights=model.weights, distribute_strategy=strategy))
     averaging.on_epoch_end(0)
     assert len(names(tmp_path / "weights")) == writes
