@@ -13,10 +13,11 @@ CHARACTERS = kt.Tokenizer.train(CORPUS, 307, model_type="char")
 LETTERS = kt.Tokenizer.train(["a red hat"], 20, model_type="char", byte_fallback=False)
 TEXT = ["a text of sixty characters, of which a model reads each one."]
 ONE, TWO = ["a man"], ["a man", "a hat"]
-FRAMES = np.ones((3, 2))
+FRAMES, WIDE = np.ones((3, 2)), np.ones((3, 4))
 IMAGE = np.ones((6, 4, 2))
 NAMED = {"label_names": ["a", "b"]}
 ZERO = {"fill": 0.0}
+GLOSSARY = {"glossary": kt.Glossary({})}
 
 
 def rows(function, *cases, tokenizer=TOKENIZER):
@@ -37,19 +38,13 @@ CASES = [
         ([], [], {}, ValueError, "no pair is left of 0"),
         (["", "a"], ["a", " "], {}, ValueError, "no pair is left of 2: 2 empty"),
         (TWO, TWO, {"alignments": ["0-0", "0:1"]}, ValueError, "alignments, line 2: .*'0:1'"),
-        (
-            *(TWO, TWO, {"alignments": ["0-0", "0-2"]}, ValueError),
-            "line 2: the words of a pair are out of range.*source has 2 words and",
-        ),
+        (TWO, TWO, {"alignments": ["0-0", "0-2"]}, ValueError, "line 2: .* out of range.* 2 words"),
         (TWO, TWO, {"alignments": ["0-0"]}, ValueError, "2 pairs, 1 alignments"),
-        (
-            *(ONE, ONE, {"alignments": ["0-0"], "glossary": kt.Glossary({})}, ValueError),
-            "`glossary` or `alignments`, not both",
-        ),
+        (ONE, ONE, {"alignments": ["0-0"], **GLOSSARY}, ValueError, "`glossary` or `alignments`, "),
     ),
     *rows(
         kt.translation_batches,
-        (ONE, ONE, {"glossary": kt.Glossary({})}, ValueError, "no pieces for the marks"),
+        (ONE, ONE, GLOSSARY, ValueError, "no pieces for the marks"),
         tokenizer=LETTERS,
     ),
     *rows(
@@ -84,19 +79,14 @@ CASES = [
     ),
     *rows(
         kt.answer_batches,
-        *(
-            (TWO, TWO, [(0, 1), answer], {}, ValueError, rf"answer 1 is \({text}\), which is no")
-            for answer, text in (
-                ((3, 3), "3, 3"),
-                ((-1, 2), "-1, 2"),
-                ((4, 1000), "4, 1000"),
-                ((4, 2), "4, 2"),
-            )
-        ),
+        (TWO, TWO, [(0, 1), (3, 3)], {}, ValueError, r"answer 1 is \(3, 3\), which is no"),
+        (TWO, TWO, [(0, 1), (-1, 2)], {}, ValueError, r"answer 1 is \(-1, 2\), which is no"),
+        (TWO, TWO, [(0, 1), (4, 1000)], {}, ValueError, r"answer 1 is \(4, 1000\), which is no"),
+        (TWO, TWO, [(0, 1), (4, 2)], {}, ValueError, r"answer 1 is \(4, 2\), which is no"),
     ),
     *rows(
         kt.language_model_batches,
-        (TEXT, {"window": 1000}, ValueError, "has 62 tokens, too few for a window of 1000"),
+        (TEXT, {"window": 1000}, ValueError, r"has \d+ tokens, too few for a window of 1000"),
         ([], {"window": 5}, ValueError, "has 0 tokens, too few for a window of 5"),
         (TEXT, {"window": 0}, ValueError, "window must be an int of at least 1, got 0"),
         (TEXT, {"window": 50, "tokens_per_batch": 49}, ValueError, "A window of 50 tokens does"),
@@ -107,8 +97,11 @@ CASES = [
     *rows(
         kt.feature_batches,
         (
-            *([FRAMES, np.ones((3, 4))], [0, 1], {}, ValueError),
-            r"number 1 has the shape \(3, 4\), the first one \(3, 2\)",
+            [FRAMES, WIDE],
+            [0, 1],
+            {},
+            ValueError,
+            r"1 has the shape \(3, 4\), the first one \(3, 2\)",
         ),
         ([np.zeros(3)], [0], {}, ValueError, r"number 0 has the shape \(3,\)"),
         ([FRAMES, FRAMES * np.nan], [0, 1], {}, ValueError, "number 1 has numbers that are not"),
@@ -121,10 +114,7 @@ CASES = [
     ),
     *rows(
         kt.image_batches,
-        (
-            *([IMAGE, np.ones((5, 4, 2))], [0, 1], {}, ValueError),
-            r"number 1 has the shape \(5, 4, 2\), the first one",
-        ),
+        ([IMAGE, np.ones((5, 4, 2))], [0, 1], {}, ValueError, r"\(5, 4, 2\), the first one"),
         ([IMAGE, np.ones((6, 4, 3))], [0, 1], {}, ValueError, r"1 has the shape \(6, 4, 3\)"),
         ([np.ones(3), IMAGE], [0, 1], {}, ValueError, r"number 0 has the shape \(3,\)"),
         ([IMAGE, IMAGE * np.nan], [0, 1], {}, ValueError, "number 1 has numbers that are not"),
