@@ -410,11 +410,11 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 def test_a_changed_learning_rate_is_used_and_printed(tmp_path, capsys):
     model = make_model()
     fit(model, tmp_path, halving(), epochs=1)
-    model.optimizer.learning_rate = 0.02  # between two fits
+    model.optimizer.learning_rate = 0.0625  # between two fits
     for epochs, each, rate, printed in (
-        (2, model, 0.02, "learning_rate was 0.1"),
-        (3, make_model(rate=0.02), 0.02, ""),
-        (4, make_model(rate=0.025), 0.025, "learning_rate was 0.02"),
+        (2, model, 0.0625, "learning_rate was 0.1"),
+        (3, make_model(rate=0.0625), 0.0625, ""),
+        (4, make_model(rate=0.03125), 0.03125, "learning_rate was 0.0625"),
     ):
         fit(each, tmp_path, epochs=epochs)
         assert float(each.optimizer.learning_rate) == pytest.approx(rate)
