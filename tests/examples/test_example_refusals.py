@@ -110,13 +110,13 @@ def first_window(*arguments):
         (read_trees, ("(S ())",), "one word, or brackets"),
         (read_trees, ("(S (NP a)",), "1 brackets are not closed, S first"),
         (read_trees, ("(S a) b",), "'b' is outside"),
-        (from_brackets, ("(S (NP XX )",), ""),  # not closed
-        (from_brackets, ("(S (NP XX )S XX )NP",), ""),  # closed by other labels
-        (from_brackets, ("(S XX ) )",), ""),  # closed twice
-        (from_brackets, ("(S (NP ) XX )",), ""),  # without word
-        (from_brackets, ("(S XX ) (S XX )",), ""),  # two trees
-        (from_brackets, ("XX (S XX )",), ""),  # a word outside
-        (from_brackets, ("",), ""),
+        (from_brackets, ("(S (NP XX )",), "1 brackets are not closed"),
+        (from_brackets, ("(S (NP XX )S XX )NP",), r"\)S closes \(NP"),
+        (from_brackets, ("(S XX ) )",), "is outside all brackets"),
+        (from_brackets, ("(S (NP ) XX )",), "must hold one word"),
+        (from_brackets, ("(S XX ) (S XX )",), "2 trees are in this line"),
+        (from_brackets, ("XX (S XX )",), "2 trees are in this line"),
+        (from_brackets, ("",), "0 trees are in this line"),
         (BracketGrammar, (SPECIAL,), "Pass `pieces` of the target"),
         (BracketGrammar, ([*SPECIAL, "(S", "XX"],), "Pass `pieces` of the target"),  # no end
         (BracketGrammar, ([*SPECIAL, "(S", ")S"],), "Pass `pieces` of the target"),  # no words

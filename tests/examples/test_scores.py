@@ -5,11 +5,14 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.scores.anomalies import anomaly_scores, moving_mean, moving_z_score
 from support.scores.bleu import bleu
+from support.scores.entities import entities, entity_outcomes, entity_scores
 from support.scores.retrieval import recall_at
 from support.scores.rouge import lead, rouge
+from support.scores.separation import si_sdr
 from support.scores.word_errors import word_error_rate
-from support.timing import milliseconds
+from support.timing import milliseconds, shortest
 
 SCORES = np.array([[0.9, 0.1, 0.2], [0.8, 0.7, 0.1], [0.5, 0.6, 0.4]])
 
@@ -64,24 +67,61 @@ def test_edits_of_words_are_counted(text, edits):
     assert word_error_rate([text, "a"], ["a b c", "a"]) == pytest.approx(edits / 4)  # of all texts
 
 
+def test_the_ratio_of_signal_to_noise_ignores_scale():
+    clean, noise = np.random.default_rng(13).normal(size=(2, 2, 5003))
+    noise -= (noise * clean).sum(axis=1, keepdims=True) / np.square(clean).sum(1)[:, None] * clean
+    noise *= np.linalg.norm(clean, axis=1)[:, None] / np.linalg.norm(noise, axis=1)[:, None]
+    found = si_sdr(3 * (clean + noise * [[0.1], [1]]), clean)
+    np.testing.assert_allclose(found, [20, 0], atol=1e-6)
+
+
+# Expected entities are from seqeval 1.2.2.
 @pytest.mark.parametrize(
-    "score, arguments, message",
+    ("tags", "expected"),
     [
-        (bleu, ([], []), "one reference for each"),
-        (bleu, (["a"], ["a", "b"]), "one reference for each"),
-        (rouge, ([], []), "one reference for each"),
-        (rouge, (["a"], ["a", "b"]), "one reference for each"),
-        (recall_at, (np.ones((2, 3)),), r"\(N, N\), but it is \(2, 3\)"),
-        (recall_at, (np.ones((0, 0)),), r"\(N, N\)"),
-        (recall_at, (np.full((2, 2), np.nan),), "NaN or infinite"),
-        (recall_at, (np.ones((2, 2)), 0), "at least 1, but it is 0"),
-        (word_error_rate, (["a"], []), "1 texts, but 0 references"),
-        (word_error_rate, (["a"], [" "]), "references have no words"),
+        ("O I-a I-a B-a", [("a", 1, 3), ("a", 3, 4)]),
+        ("B-a I-b I-b O I-c-d", [("a", 0, 1), ("b", 1, 3), ("c-d", 4, 5)]),
+        ("B-a B-a I-a", [("a", 0, 1), ("a", 1, 3)]),
+        ("O O", []),
+        ("", []),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(score, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        score(*arguments)
+def test_entities_equal_seqeval(tags, expected):
+    assert entities(tags.split()) == expected
+
+
+def test_an_entity_is_right_if_its_type_and_all_its_words_are():
+    true = ["B-a I-a O B-b O B-a".split(), "B-b I-b B-b B-a".split()]
+    found = ["B-a I-a O B-a O O".split(), "B-b O B-b O".split()]
+    scores = entity_scores(found, true)
+    assert scores == {"f1": 2 * 2 / (4 + 6), "precision": 2 / 4, "recall": 2 / 6}
+    assert entity_outcomes(found, true) == {
+        "a": {"right": 1, "missed": 2},
+        "b": {"other type": 1, "other words": 1, "right": 1},
+    }
+    assert entity_scores([["O"]], [["O"]])["f1"] == 0
+
+
+def test_roc_auc_is_the_share_of_pairs_in_the_right_order():
+    draw = np.random.default_rng(7)
+    scores, labels = draw.integers(0, 5, 61).astype(float), draw.random(61) < 0.3
+    pairs = np.sign(scores[labels][:, None] - scores[~labels])
+    f1 = [
+        2 * (labels & (scores >= least)).sum() / ((scores >= least).sum() + labels.sum())
+        for least in range(5)
+    ]
+    expected = {"roc auc": (1 + pairs.mean()) / 2, "best f1": max(f1)}
+    assert anomaly_scores(scores, labels) == pytest.approx(expected)
+    assert anomaly_scores(labels, labels) == {"roc auc": 1, "best f1": 1}
+    assert anomaly_scores(np.zeros(61), labels)["roc auc"] == 0.5
+
+
+def test_moving_means_and_z_scores_have_fewer_steps_at_the_ends():
+    np.testing.assert_allclose(moving_mean([3, 0, 0, 6], 3), [1.5, 1, 2, 3])
+    np.testing.assert_allclose(moving_mean([3, 0], 5), [1.5, 1.5])
+    series = np.array([[0.0, 5], [2, 5], [0, 5], [2, 5], [9, 5]])
+    found = moving_z_score(series, 4)
+    np.testing.assert_allclose(found[[0, 1, 2, 4]], [0, 0, 0.5, 4])  # the mean of both channels
 
 
 def test_times_of_layers_exclude_tracing(monkeypatch):
@@ -97,3 +137,10 @@ def test_times_of_layers_exclude_tracing(monkeypatch):
     assert traced == [(1, 2, 3), (1, 5, 3)]
     assert [len(some) for some in times.values()] == [2, 2]
     assert all(0 < some < 3.6e6 for row in times.values() for some in row)
+
+
+def test_the_shortest_time_of_each_function_counts():
+    calls = []
+    found = shortest({"first": lambda: calls.append(1), "second": lambda: calls.append(2)}, 3)
+    assert calls == [1, 2] * 3 and found.keys() == {"first", "second"}
+    assert all(0 <= time < 1000 for time in found.values())
