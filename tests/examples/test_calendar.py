@@ -103,11 +103,6 @@ def test_the_word_overlap_baseline_answers_about_half(sets):
     assert 0.4 < share < 0.7
 
 
-def test_zero_passages_are_refused():
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        calendar_questions(0)
-
-
 def test_summaries_list_the_places_of_each_person():
     sets = calendar_summaries(5)
     assert [len(some[0]) for some in (sets.train, sets.valid, sets.tests["test"])] == [5, 250, 250]

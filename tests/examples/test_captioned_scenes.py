@@ -83,16 +83,14 @@ def test_a_picture_is_a_text_of_pieces(items):
     assert differ < 0.5 * np.abs(pictures[:7].astype(float)).mean()
 
 
-def test_the_nearest_caption_has_the_most_equal_words():
+def test_captions_are_compared_and_written_word_by_word():
     draw = scripts.load("draw")
     known = [[0, 1, 2, 1, 0], [0, 1, 2, 1, 3], [1, 1, 2, 1, 3]]
     asked = [[0, 1, 2, 1, 4], [1, 1, 3, 1, 3]]
     found = draw.nearest(asked, known, np.random.default_rng(1))
     assert found[0] in (0, 1) and found[1] == 2
 
-
-def test_a_caption_has_as_many_tokens_whatever_its_words():
-    draw = scripts.load("draw")
+    # A caption has as many tokens, whatever its words.
     labels, codebook = ("disc", "T-shirt"), "一丁"
     tokenizer = draw.caption_tokenizer(labels, codebook)
     scenes = np.concatenate(captioned.split_scenes(2))

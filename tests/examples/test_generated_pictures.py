@@ -1,10 +1,9 @@
-"""Pictures in grey levels, baselines of generated pictures, and their plot."""
+"""Pictures in grey levels and baselines of generated pictures."""
 
 import keras
 import numpy as np
 import pytest
 from support import pixel_models
-from support.plots import plot_picture_rows
 from support.sets.picture_texts import (
     DIGITS,
     OnlyCharacters,
@@ -19,9 +18,8 @@ from support.sets.pictures import grey_levels
 def test_a_grey_level_is_the_mean_of_a_block():
     pixels = np.zeros((2, 4, 4, 1))
     pixels[1, :2, 2:] = [[[0], [1]], [[1], [1]]]
-    found = grey_levels(pixels, 2, 16)
-    assert found.dtype == np.int32
-    np.testing.assert_array_equal(found, [np.zeros((2, 2)), [[0, 11], [0, 0]]])
+    expected = np.array([np.zeros((2, 2)), [[0, 11], [0, 0]]], np.int32)
+    np.testing.assert_array_equal(grey_levels(pixels, 2, 16), expected, strict=True)
 
 
 def test_a_picture_is_a_text_of_digits():
@@ -33,9 +31,8 @@ def test_a_picture_is_a_text_of_digits():
     ids = token_ids(tokenizer, pixels, classes)
     assert ids.dtype == np.int32
     assert [row[1:] for row in ids.tolist()] == tokenizer.encode(texts)
-    logits, _ = OnlyCharacters(tokenizer, DIGITS).step(
-        np.zeros((1, 1, 21), "float32"), None, (), ()
-    )
+    logits = np.zeros((1, 1, 21), "float32")
+    logits, _ = OnlyCharacters(tokenizer, DIGITS).step(logits, None, (), ())
     allowed = np.flatnonzero(np.isfinite(logits[0, 0]))
     assert {*allowed} == {0, *tokenizer.encode("0123456789abcdef")[1:]}  # padding is never -inf
 
@@ -72,13 +69,3 @@ def test_baselines_learn(capsys):
     assert 0.3 < bits < 1.7 and "parameters" in capsys.readouterr().out  # 2 before training
     classify = pixel_models.trained_classifier(train, valid, levels=4, epochs=4)
     assert np.mean(classify(test[0]) == test[1]) > 0.9
-
-
-def test_rows_of_pictures_have_captions_and_names():
-    rows = np.full((2, 3, 4, 4), np.nan)
-    figure = plot_picture_rows(rows, ["a", "b"], ["x", "y", "z"])
-    assert [axes.get_title() for axes in figure.axes] == ["x", "y", "z", "", "", ""]
-    assert [axes.get_ylabel() for axes in figure.axes] == ["a", "", "", "b", "", ""]
-    for captions, names in ((["a"], ()), (["a", "b"], ["x"])):
-        with pytest.raises(ValueError, match="names of columns"):
-            plot_picture_rows(rows, captions, names)

@@ -22,11 +22,8 @@ def voices():
 
 
 @pytest.mark.parametrize("kind", ["babble", *NOISES])
-def test_noise_has_its_level_and_repeats(kind, voices):
-    made, again = (
-        mixtures(np.random.default_rng(7), voices.train, voices.test, [kind], 5) for _ in range(2)
-    )
-    np.testing.assert_array_equal(made.noisy, again.noisy)
+def test_noise_has_its_level(kind, voices):
+    made = mixtures(np.random.default_rng(7), voices.train, voices.test, [kind], 5)
     noise = made.noisy - made.clean
     levels = 20 * np.log10(made.clean.std(axis=1) / noise.std(axis=1))
     np.testing.assert_allclose(levels, made.levels, atol=1e-3)
@@ -37,26 +34,16 @@ def test_noise_has_its_level_and_repeats(kind, voices):
 
 
 def test_a_text_has_all_words_of_its_sound_and_no_word_is_cut():
-    draw = np.random.default_rng(1)
-    tones = [np.full(size, size, "float32") for size in (3000, 5000, 9000)]
-    spoken = [
-        Recording(tone + draw.normal(size=len(tone)), word, "Eva")
-        for tone, word in zip(tones, ("one", "two", "three"), strict=True)
-    ]
+    draw, sizes = np.random.default_rng(1), {"one": 3000, "two": 5000, "three": 9000}
+    spoken = [Recording(1 + draw.normal(size=n), word, "Eva") for word, n in sizes.items()]
     for _ in range(20):
         sound, text = noisy_speech.utterance(draw, spoken)
         inside = np.diff(np.concatenate([[0], sound != 0, [0]]))
-        sizes = np.flatnonzero(inside < 0) - np.flatnonzero(inside > 0)
-        named = {"one": 3000, "two": 5000, "three": 9000}
-        assert sizes.tolist() == [named[word] for word in text.split()]
+        found = np.flatnonzero(inside < 0) - np.flatnonzero(inside > 0)
+        assert found.tolist() == [sizes[word] for word in text.split()]
     long = spoken[0]._replace(samples=draw.normal(size=40000))
     sound, text = noisy_speech.utterance(draw, [long])
     assert text == "one" and sound[-1] != 0 and len(sound) == noisy_speech.LENGTH
-
-
-def test_kinds_of_noise_are_in_one_set_only():
-    kinds = [*noisy_speech.TRAIN_KINDS, *noisy_speech.VALID_KINDS, *noisy_speech.TEST_KINDS]
-    assert len(kinds) == len({*kinds}) and {*kinds} == {"babble", *NOISES}
 
 
 def test_babble_has_no_recording_of_the_speaker(voices):
@@ -69,7 +56,9 @@ def test_babble_has_no_recording_of_the_speaker(voices):
     np.testing.assert_array_equal(same.noisy, fewer.noisy)
 
 
-def test_speakers_of_a_test_are_not_in_training():
+def test_speakers_and_kinds_of_noise_are_in_one_set_only():
+    kinds = [*noisy_speech.TRAIN_KINDS, *noisy_speech.VALID_KINDS, *noisy_speech.TEST_KINDS]
+    assert sorted(kinds) == sorted(["babble", *NOISES])
     voices = split_voices(made_voices(), "voice 0")
     speakers = [{one.speaker for one in speech} for speech, _ in voices.values()]
     known = {
@@ -78,8 +67,6 @@ def test_speakers_of_a_test_are_not_in_training():
     assert speakers == [known, {"voice 5"}, {"voice 0"}]
     used = [{id(one) for one in speech + others} for speech, others in voices.values()]
     assert sum(map(len, used)) == len(set.union(*used))
-    with pytest.raises(ValueError, match="one of voice 0, voice 1.*; got Eva"):
-        split_voices(made_voices(), "Eva")
 
 
 def test_a_copy_at_another_speed_has_another_pitch():
@@ -87,16 +74,6 @@ def test_a_copy_at_another_speed_has_another_pitch():
     same, fast = with_other_speeds([tone], speeds=[1.25])
     assert same is tone and fast.speaker == "Eva 1.25" and len(fast.samples) == 6400
     assert np.abs(np.fft.rfft(fast.samples)).argmax() / len(fast.samples) * 8000 == 500
-
-
-def test_mixtures_that_cannot_be_made_are_refused(voices):
-    alone = [one for one in voices.train if one.speaker == "voice 0"]
-    draw = np.random.default_rng(0)
-    for arguments in (([], voices.test, ["pink"]), (alone, alone, ["babble"])):
-        with pytest.raises(ValueError, match="babble of another speaker"):
-            mixtures(draw, *arguments, 2)
-    with pytest.raises(ValueError, match=r"unknown kinds \['thunder'\]"):
-        mixtures(draw, voices.train, voices.test, ["thunder", "pink"], 2)
 
 
 def test_spectra_agree_with_scipy_and_invert():
@@ -109,8 +86,6 @@ def test_spectra_agree_with_scipy_and_invert():
     expected = stft(padded, window=filters.WINDOW, **options)[2] * filters.WINDOW.sum()
     np.testing.assert_allclose(found, expected.transpose(0, 2, 1), atol=1e-3)
     np.testing.assert_allclose(filters.sounds_of(found), sounds, atol=1e-5)
-    with pytest.raises(ValueError, match=r"multiple of 256.*\(3, 100\)"):
-        filters.spectra(sounds[:, :100])
 
 
 @pytest.mark.parametrize("method", [filters.spectral_subtraction, filters.wiener_filter])
@@ -119,18 +94,6 @@ def test_a_filter_removes_steady_noise(method, voices):
     sounds = filters.sounds_of(method(filters.spectra(made.noisy)))
     gain = si_sdr(sounds, made.clean) - si_sdr(made.noisy, made.clean)
     assert gain.min() > 2
-
-
-def test_the_ratio_ignores_scale_and_counts_noise():
-    random = np.random.default_rng(13)
-    clean = random.normal(size=(2, 5003))
-    noise = random.normal(size=(2, 5003))
-    noise -= (noise * clean).sum(axis=1, keepdims=True) / np.square(clean).sum(1)[:, None] * clean
-    noise *= np.linalg.norm(clean, axis=1)[:, None] / np.linalg.norm(noise, axis=1)[:, None]
-    found = si_sdr(3 * (clean + noise * [[0.1], [1]]), clean)
-    np.testing.assert_allclose(found, [20, 0], atol=1e-6)
-    with pytest.raises(ValueError, match="must be"):
-        si_sdr(clean, clean[:, :7])
 
 
 def test_a_written_sound_is_read_again(tmp_path):

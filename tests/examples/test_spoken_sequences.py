@@ -52,9 +52,6 @@ def test_the_sound_of_a_spectrogram_has_this_spectrogram():
     assert np.abs(log_bands(found, BANDS) - frames)[loud].mean() < 0.05
     without = sound_of(frames, rounds=1)  # random phases
     assert np.abs(log_bands(without, BANDS) - frames)[loud].mean() > 0.1
-    for wrong in (frames[:, :24], frames[:0], frames[0]):
-        with pytest.raises(ValueError, match=r"frames must be \(S, 128\)"):
-            sound_of(wrong)
 
 
 def test_a_place_is_a_token_and_the_share_of_its_time():
@@ -98,12 +95,9 @@ def test_epochs_have_new_sequences_and_seeds_repeat_them(sets):
     assert first.shape != data[2][1]["frames"].shape or (first != data[2][1]["frames"]).any()
 
 
-def test_each_speaker_has_two_new_digits(sets):
+def test_each_speaker_has_two_new_digits_and_rows_are_padded_to_a_multiple(sets):
     new = {(one.speaker, one.word) for one in sets.test if is_new(one, SPEAKERS)}
     assert new == {(f"line {n}", WORDS[digit]) for n in range(3) for digit in (n, n + 5)}
-
-
-def test_rows_are_padded_to_a_multiple():
     found = padded([[1], [2, 3, 4, 5]], -1, 3)
     np.testing.assert_array_equal(found, [[1, -1, -1, -1, -1, -1], [2, 3, 4, 5, -1, -1]])
 
