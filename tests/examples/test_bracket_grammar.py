@@ -5,6 +5,7 @@ Shapes: B batch, W hypotheses, S source length, V vocabulary.
 
 import itertools
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,6 +13,7 @@ from helpers.tiers import nightly
 from support.bracket_grammar import BracketGrammar
 from support.sets.treebank import made_trees
 from support.sets.trees import from_brackets, tagged_words, to_brackets
+from support.word_numbers import WordNumbers
 
 import keras_transformer as kt
 from keras_transformer.export import export_onnx, export_saved_model
@@ -30,15 +32,6 @@ WORDS = [2, 1, 0, 3]
 
 def spelled(pieces, ids):
     return " ".join(pieces[i].lstrip("▁") for i in ids)
-
-
-def after(grammar, ids, words=None):
-    """Returns the set of tokens that may follow `ids`."""
-    known = () if words is None else tf.constant([[words]])
-    state = grammar.start(known, 1, 1)
-    for token in [2, *ids]:
-        allowed, state = grammar.allowed(tf.constant([[token]]), state, known)
-    return set(np.flatnonzero(allowed[0, 0]))
 
 
 def trees(pieces, words, depth, first=1):
@@ -119,22 +112,17 @@ def test_every_line_ends_within_max_length(pieces, most, counted):
     assert grammar.read(sources, {})[:, 0].numpy().tolist() == [*range(most + 1), *[0] * (7 - most)]
 
 
-def test_without_starts_any_number_of_words_is_allowed():
-    grammar = BracketGrammar(PLAIN)
-    assert after(grammar, []) == {4, 5}  # no tree is empty
-    assert after(grammar, [4]) == {4, 5, 7, 8}
-    assert after(grammar, [4, 7]) == {4, 5, 6, 7, 8}
-    assert after(grammar, [4, 7, 6]) == {3}
-    grammar = BracketGrammar(NUMBERED)
-    assert after(grammar, [4, 8, 11, 9, 11, 10, 12]) == {7}  # there is no number 4
-    assert grammar.read(SOURCES, {}) == ()
-
-
-def test_words_are_counted_by_their_first_pieces():
+def test_words_are_counted_by_their_first_pieces_or_not_at_all():
     grammar = BracketGrammar(NUMBERED, STARTS)
-    assert grammar.read(SOURCES, {}).numpy().tolist() == [[n] for n in WORDS]
-    assert grammar.read({"source_ids": SOURCES}, {}).numpy().tolist() == [[n] for n in WORDS]
+    for source in (SOURCES, {"source_ids": SOURCES}):
+        assert grammar.read(source, {}).numpy().tolist() == [[n] for n in WORDS]
     assert grammar.read(np.array([[4, 4, 4, 4]]), {}).numpy() == 0  # there are three numbers
+    assert BracketGrammar(NUMBERED).read(SOURCES, {}) == ()
+    found = followed(BracketGrammar(NUMBERED), [(4, 8, 11, 9, 11, 10, 12)], None)
+    assert found[(4, 8, 11, 9, 11, 10, 12), None] == {7}  # there is no number 4
+    expected = {(): {4, 5}, (4,): {4, 5, 7, 8}, (4, 7): {4, 5, 6, 7, 8}, (4, 7, 6): {3}}
+    found = followed(BracketGrammar(PLAIN), [(4, 7, 6)], None)
+    assert found == {(ids, None): tokens for ids, tokens in expected.items()}
 
 
 @pytest.mark.full
@@ -145,12 +133,11 @@ def test_trees_of_a_treebank_are_allowed():
     )
     grammar = BracketGrammar(tokenizer.pieces, [True])
     for line in lines[:20]:
-        ids = tokenizer.encode(line)
-        known = tf.constant([[max(int(token) for token in line.split() if token.isdigit())]])
-        state = grammar.start(known, 1, 1)
-        for token, following in itertools.pairwise([2, *ids, 3]):
-            allowed, state = grammar.allowed(tf.constant([[token]]), state, known)
-            assert bool(allowed[0, 0, following]), line
+        ids = tuple(tokenizer.encode(line))
+        words = max(int(token) for token in line.split() if token.isdigit())
+        found = followed(grammar, [ids], [words])
+        assert all(ids[n] in found[ids[:n], words] for n in range(len(ids))), line
+        assert found[ids, words] == {3}
 
 
 def random_model(pieces=NUMBERED, **options):
@@ -192,14 +179,9 @@ def test_searches_write_trees_with_the_scores_of_the_model(search, pieces):
     search = held_to(search, BracketGrammar(pieces, STARTS, max_depth=3))
     found = search(model, SOURCES, 61)
     for count, rows, scores in zip(WORDS, found.ids.numpy(), found.scores.numpy(), strict=True):
-        there = rows[scores > -np.inf]
-        assert len(there) > 0
-        for ids in there:
-            line = spelled(pieces, ids[: list(ids).index(3)])
-            if count:
-                assert len(tagged_words(from_brackets(line))) == count
-            else:
-                assert line == ""
+        lines = [spelled(pieces, ids[: list(ids).index(3)]) for ids in rows[scores > -np.inf]]
+        assert lines and all(bool(line) == bool(count) for line in lines)
+        assert {len(tagged_words(from_brackets(line))) for line in lines if line} <= {count}
     # Scores are probabilities of the forward pass, without the grammar.
     best, score = found.ids.numpy()[0, 0], found.scores.numpy()[0, 0]
     best = best[best > 0]
@@ -209,10 +191,8 @@ def test_searches_write_trees_with_the_scores_of_the_model(search, pieces):
     penalty = ((5 + len(best)) / 6) ** getattr(search, "length_penalty", 0.0)
     np.testing.assert_allclose(score, own / penalty, rtol=1e-5)
     # Results do not depend on the rest of the batch, samples included.
-    alone = search(model, SOURCES[1:2, :2], 61)
-    assert (
-        alone.ids.numpy()[0, 0].tolist() == found.ids.numpy()[1, 0, : alone.ids.shape[2]].tolist()
-    )
+    alone = search(model, SOURCES[1:2, :2], 61).ids.numpy()[0, 0]
+    np.testing.assert_array_equal(alone, found.ids.numpy()[1, 0, : len(alone)])
 
 
 def test_greedy_takes_the_likeliest_allowed_token():
@@ -223,7 +203,7 @@ def test_greedy_takes_the_likeliest_allowed_token():
     while ids[-1:] != [3]:
         inputs = {"source_ids": SOURCES[:1], "target_ids": np.array([[2, *ids]], "int32")}
         logits = np.array(model(inputs)[0, -1])
-        allowed = after(grammar, ids, WORDS[0])
+        allowed = followed(grammar, [tuple(ids)], WORDS[:1])[tuple(ids), WORDS[0]]
         ids.append(max(allowed, key=lambda token: logits[token]))
     assert ids == found[found > 0].tolist()
     free = kt.GreedySearch()(model, SOURCES[:1], 61).ids.numpy()[0, 0]
@@ -306,15 +286,16 @@ def test_artefacts_follow_grammars(tmp_path, search, grammar):
 def test_wrong_sizes_are_refused():
     with pytest.raises(ValueError, match="vocabulary of 13 ids, but the constraint has 9"):
         kt.GreedySearch(constraints=[BracketGrammar(PLAIN)])(random_model(), SOURCES, 5)
-    with pytest.raises(ValueError, match="max_length must be at least 4, .* shortest tree, but 3"):
-        BracketGrammar(PLAIN, max_length=3)
 
 
-@pytest.mark.parametrize(
-    "pieces, depth",
-    [(SPECIAL, 9), ([*SPECIAL, "(S", "XX"], 9), ([*SPECIAL, "(S", ")S"], 9), (PLAIN, 0)],
-    ids=["nothing", "no end", "no words", "no depth"],
-)
-def test_pieces_that_make_no_tree_are_refused(pieces, depth):
-    with pytest.raises(ValueError, match="Pass `pieces` of the target"):
-        BracketGrammar(pieces, max_depth=depth)
+@pytest.mark.parametrize("saved", [False, True])
+def test_pieces_get_the_number_of_their_word(tmp_path, saved):
+    starts = [0, 0, 0, 0, 1, 1, 0]  # piece 6 continues a word
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    model = keras.Model(ids, WordNumbers(starts, most=3)(ids))
+    if saved:
+        model.save(tmp_path / "model.keras")
+        model = keras.saving.load_model(tmp_path / "model.keras")
+    found = np.asarray(model(np.array([[4, 6, 5, 0], [6, 4, 6, 5], [4, 5, 4, 5]])))
+    expected = np.int32([[1, 1, 2, 0], [1, 1, 1, 2], [1, 2, 3, 3]])
+    np.testing.assert_array_equal(found, expected, strict=True)

@@ -120,6 +120,8 @@ def first_window(*arguments):
         (BracketGrammar, (SPECIAL,), "Pass `pieces` of the target"),
         (BracketGrammar, ([*SPECIAL, "(S", "XX"],), "Pass `pieces` of the target"),  # no end
         (BracketGrammar, ([*SPECIAL, "(S", ")S"],), "Pass `pieces` of the target"),  # no words
+        (BracketGrammar, ([*SPECIAL, "(S", ")", "XX"], None, 0), "Pass `pieces` of the target"),
+        (BracketGrammar, ([*SPECIAL, "(S", ")", "XX"], None, 9, 3), "max_length .* 4, .* but 3"),
         # Scores
         (anomaly_scores, ([1, 2], [True]), "a finite score and a label"),
         (anomaly_scores, ([1, np.nan], [True, False]), "a finite score and a label"),

@@ -15,12 +15,6 @@ def arguments(tmp_path, *more):
     return task_run.parse(parser, ["--output", str(tmp_path / "run"), *more])
 
 
-def compiled():
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    return model
-
-
 DATA = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
 
 
@@ -41,62 +35,61 @@ class Tell(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-def test_the_best_epoch_is_kept(tmp_path):
-    tell = Tell([0.1, 0.3, 0.2])
-    with TaskRun(arguments(tmp_path)) as run:
-        model = compiled()
-        run.fit(model, *DATA, best="val_score", callbacks=[tell], epochs=3)
-    np.testing.assert_array_equal(model.get_weights()[0], tell.weights[1])
-    saved = keras.models.load_model(run.path / "model.keras")
-    np.testing.assert_array_equal(saved.get_weights()[0], tell.weights[1])
+def train(tmp_path, *more, models=1, stages=1, **options):
+    """Runs a task that trains models in stages; returns the run, the last model and history."""
+    with TaskRun(arguments(tmp_path, *more)) as run:
+        for _ in range(models):
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+            for _ in range(stages):
+                history = run.fit(model, *DATA, **options)
+    return run, model, history
 
 
-@pytest.mark.parametrize("name", ["val_loss", "val_perplexity", "val_mean_squared_error"])
-def test_losses_and_errors_are_minimised(tmp_path, name):
-    tell = Tell([0.3, 0.1, 0.2], name=name)
-    with TaskRun(arguments(tmp_path)) as run:
-        model = compiled()
-        run.fit(model, *DATA, best=name, callbacks=[tell], epochs=3)
-    np.testing.assert_array_equal(model.get_weights()[0], tell.weights[1])
+@pytest.mark.parametrize(
+    "name, values",
+    [
+        ("val_score", [0.1, 0.3, 0.2]),
+        ("val_loss", [0.3, 0.1, 0.2]),
+        ("val_perplexity", [0.3, 0.1, 0.2]),
+        ("val_mean_squared_error", [0.3, 0.1, 0.2]),
+    ],
+)
+def test_the_best_epoch_is_kept(tmp_path, name, values):
+    tell = Tell(values, name=name)
+    run, model, _ = train(tmp_path, best=name, callbacks=[tell], epochs=3)
+    for each in (model, keras.models.load_model(run.path / "model.keras")):
+        np.testing.assert_array_equal(each.get_weights()[0], tell.weights[1])
 
 
-def test_an_unknown_measure_is_refused(tmp_path):
-    with pytest.raises(SystemExit, match="'val_loss' is not logged; logged are"):
-        with TaskRun(arguments(tmp_path)) as run:
-            run.fit(compiled(), *DATA, best="val_loss")
-
-
-def test_ctrl_c_leaves_the_model_so_far(tmp_path, capsys):
-    tell = Tell([0.3, 0.1], stop_after=2)
+@pytest.mark.parametrize("values", [[0.3, 0.1], []], ids=len)
+def test_ctrl_c_leaves_the_model_so_far(tmp_path, capsys, values):
+    tell, path = Tell(values, stop_after=len(values)), tmp_path / "run" / "model.keras"
     with pytest.raises(SystemExit) as stopped:
-        with TaskRun(arguments(tmp_path)) as run:
-            run.fit(compiled(), *DATA, best="val_score", callbacks=[tell], epochs=3)
-    assert stopped.value.code == 130
-    assert "model.keras is the model so far" in capsys.readouterr().out
-    saved = keras.models.load_model(run.path / "model.keras")
-    np.testing.assert_array_equal(saved.get_weights()[0], tell.weights[0])
-
-
-def test_ctrl_c_in_the_first_epoch_saves_no_model(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        with TaskRun(arguments(tmp_path)) as run:
-            run.fit(compiled(), *DATA, callbacks=[Tell([], stop_after=0)])
-    assert "No epoch was finished" in capsys.readouterr().out
-    assert not (run.path / "model.keras").exists()
+        train(tmp_path, best="val_score", callbacks=[tell], epochs=3)
+    assert stopped.value.code == 130 and path.exists() == bool(values)
+    said = "model.keras is the model so far" if values else "No epoch was finished"
+    assert said in capsys.readouterr().out
+    if values:
+        saved = keras.models.load_model(path)
+        np.testing.assert_array_equal(saved.get_weights()[0], tell.weights[0])
 
 
 def test_the_score_file_records_the_run(tmp_path, capsys):
     with TaskRun(arguments(tmp_path, "--seed", "3")) as run:
-        model = compiled()
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
         run.fit(model, *DATA, epochs=2)
         (run.path / "onnx").mkdir()
         (run.path / "onnx" / "model.onnx").write_bytes(bytes(123))
         run.write_score(model, {"accuracy": 0.75}, {"in the dark": {"accuracy": 0.5}}, data="made")
     report = json.loads((run.path / "score.json").read_text())
-    known = {"seed": 3, "epochs": 2, "parameters": 3, "artefact_bytes": 123, "data": "made"}
-    assert known.items() <= report.items() and report["score"] == {"accuracy": 0.75}
-    assert report["others"] == {"in the dark": {"accuracy": 0.5}}
-    assert report["command"] == "python examples/colours.py --output run --seed 3"
+    expected = {
+        **{"seed": 3, "epochs": 2, "parameters": 3, "artefact_bytes": 123, "data": "made"},
+        **{"score": {"accuracy": 0.75}, "others": {"in the dark": {"accuracy": 0.5}}},
+        "command": "python examples/colours.py --output run --seed 3",
+    }
+    assert {name: report[name] for name in expected} == expected
     assert 0 < report["minutes"]["training"] <= report["minutes"]["whole"]
     assert report["minutes"]["processor"] > 0
     told = capsys.readouterr().out
@@ -104,38 +97,32 @@ def test_the_score_file_records_the_run(tmp_path, capsys):
 
 
 def test_a_trained_model_is_measured_again(tmp_path):
-    with TaskRun(arguments(tmp_path)) as run:
-        model = compiled()
-        run.fit(model, *DATA)  # the first of two stages
-        trained = run.fit(model, *DATA, epochs=2)
-        (weights, _), path = model.get_weights(), run.path
-    with TaskRun(arguments(tmp_path, "--trained")) as run:
-        model = compiled()
-        run.fit(model, *DATA)
-        again = run.fit(model, *DATA, epochs=2)
-        run.write_score(model, {"accuracy": 0.5})
-    np.testing.assert_array_equal(model.get_weights()[0], weights)
+    run, before, trained = train(tmp_path, stages=2, epochs=2)
+    earlier = json.loads((run.path / "training.json").read_text("utf-8"))["minutes"]
+    run, model, again = train(tmp_path, "--trained", stages=2, epochs=2)
+    run.write_score(model, {"accuracy": 0.5})
+    np.testing.assert_array_equal(model.get_weights()[0], before.get_weights()[0])
     assert again.history == trained.history and len(again.history["loss"]) == 2
-    report = json.loads((path / "score.json").read_text("utf-8"))
-    earlier = json.loads((path / "training.json").read_text("utf-8"))["minutes"]
-    assert report["epochs"] == 3 and report["command"] == "python examples/colours.py --output run"
+    report = json.loads((run.path / "score.json").read_text("utf-8"))
+    assert report["epochs"] == 4 and report["command"] == "python examples/colours.py --output run"
     assert report["minutes"]["training"] == earlier["training"] < report["minutes"]["whole"]
     assert report["minutes"]["processor"] > earlier["processor"]
 
 
-def test_trained_refuses_missing_and_other_models(tmp_path):
-    for message, more in (("holds no trained model", []), ("of another command", ["--seed", "5"])):
-        with pytest.raises(SystemExit, match=message):
-            with TaskRun(arguments(tmp_path, "--trained", *more)) as run:
-                run.fit(compiled(), *DATA)
-        with TaskRun(arguments(tmp_path)) as run:
-            run.fit(compiled(), *DATA)
-    with TaskRun(arguments(tmp_path)) as run:
-        for _ in range(2):
-            run.fit(compiled(), *DATA)
-    with pytest.raises(SystemExit, match="trained 2 models, .* only the last"):
-        with TaskRun(arguments(tmp_path, "--trained")) as run:
-            run.fit(compiled(), *DATA)
+@pytest.mark.parametrize(
+    "trained, more, message",
+    [
+        (0, ["--trained"], "holds no trained model"),
+        (1, ["--trained", "--seed", "5"], "of another command"),
+        (2, ["--trained"], "trained 2 models, .* only the last"),
+        (0, [], "'val_score' is not logged; logged are"),
+    ],
+)
+def test_models_and_measures_that_are_missing_are_refused(tmp_path, trained, more, message):
+    if trained:
+        train(tmp_path, models=trained)
+    with pytest.raises(SystemExit, match=message):
+        train(tmp_path, *more, best="val_score")
 
 
 @pytest.mark.parametrize(
