@@ -14,9 +14,16 @@ import argparse
 import collections
 import html
 import html.parser
+import pathlib
 import random
+import sys
 import time
 from typing import NamedTuple
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+from helpers.document_models import copy
 
 from keras_transformer.export.documents import AlignedText, DocumentTranslator
 
@@ -148,11 +155,6 @@ class Builder:
         self._tag(f"</{name}>", breaks)
 
 
-def copy(sentences):
-    """Returns the sentences, with word i aligned to word i."""
-    return [AlignedText(one, tuple((i, i) for i in range(len(one.split())))) for one in sentences]
-
-
 class Scrambler:
     """Reorders, drops and repeats words, with random alignments."""
 
@@ -241,8 +243,9 @@ def failures(count, seed):
             yield number, f"{reason}\n{built.document}"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(doc, failures):
+    """Runs the command line of a script that draws documents; returns the exit status."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first document")
     args = parser.parse_args()
@@ -251,10 +254,9 @@ def main():
         failed += 1
         if failed <= 3:
             print(f"--seed {number} --count 1: {reason}\n")
-    seconds = time.monotonic() - start
-    print(f"{args.count} documents in {seconds:.0f} s, {failed} failed")
+    print(f"{args.count} documents in {time.monotonic() - start:.0f} s, {failed} failed")
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(__doc__, failures))

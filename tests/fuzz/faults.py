@@ -11,13 +11,13 @@ After a kill, the earlier or the new files are whole, and the same task then run
 disk must also raise a clear error and leave nothing behind. Each case is a forked process.
 """
 
-import argparse
+import fuzzing  # isort: split
+
 import collections
 import contextlib
 import errno
 import functools
 import json
-import multiprocessing
 import os
 import pathlib
 import shutil
@@ -26,20 +26,13 @@ import subprocess
 import sys
 import tempfile
 
-if __name__ == "__main__":
-    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", KERAS_BACKEND="tensorflow")
-    os.environ.update(dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"), "1"))
-    root = pathlib.Path(__file__).parents[2]
-    sys.path[:0] = [str(root / name) for name in ("tests", "examples", "benchmarks")]
+import keras
+import numpy as np
 
-import bench  # noqa: E402
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-
-import keras_transformer as kt  # noqa: E402
-from keras_transformer.export import ExportError, export_onnx  # noqa: E402
-from keras_transformer.export.artefact.reader import read_artefact  # noqa: E402
-from keras_transformer.training.checkpoints import read_if_whole  # noqa: E402
+import keras_transformer as kt
+from keras_transformer.export import ExportError, export_onnx
+from keras_transformer.export.artefact.reader import read_artefact
+from keras_transformer.training.checkpoints import read_if_whole
 
 # Audit events that change files, beside "open". A full disk still allows removals.
 REMOVES = ("os.remove", "os.rmdir")
@@ -48,11 +41,22 @@ OUTCOMES = ("whole", "not resumed", "damaged", "unclear error", "left behind")
 SIZES = 12  # of the file system in memory
 
 
-class Export:
+class Task:
+    """Writes files, which `check` reads. `version`: 0 for earlier files, 1 for new ones."""
+
+    version = 0
+    only = ""  # name of the only file or folder that a run leaves
+
+    def check(self, folder):
+        """Raises an error if a file is damaged. Returns whether no other file is left behind."""
+        self.read(folder / self.only)
+        return [path.name for path in folder.iterdir()] == [self.only]
+
+
+class Export(Task):
     """Exports a model over an earlier export."""
 
-    def __init__(self):
-        self.version = 0
+    only, read = "out", staticmethod(read_artefact)
 
     def run(self, folder):
         keras.utils.set_random_seed(self.version)
@@ -60,32 +64,21 @@ class Export:
         search = kt.GreedySearch()
         export_onnx(model, folder / "out", search=search, max_length=5, verbose=False)
 
-    def check(self, folder):
-        read_artefact(folder / "out")
-        return sorted(path.name for path in folder.iterdir()) == ["out"]
 
-
-class Tokenizer:
+class Tokenizer(Task):
     """Saves a tokenizer over an earlier one."""
 
-    def __init__(self):
-        self.version = 0
+    only, read = "t.model", staticmethod(kt.Tokenizer.load)
 
     def run(self, folder):
         lines = [f"a line of words {i + self.version}" for i in range(40)]
         kt.Tokenizer.train(lines, 300, hard_vocab_limit=False).save(folder / "t.model")
 
-    def check(self, folder):
-        kt.Tokenizer.load(folder / "t.model")
-        return sorted(path.name for path in folder.iterdir()) == ["t.model"]
 
-
-class Training:
+class Training(Task):
     """Trains two epochs with a checkpoint every second update. Resumes after a kill."""
 
-    def __init__(self):
-        self.version = 0
-        self.expected = None
+    expected = None
 
     def run(self, folder):
         keras.utils.set_random_seed(5)
@@ -131,40 +124,34 @@ def changes(folder, act):
     sys.addaudithook(hook)
 
 
-def run(task, folder, act=None):
-    """Runs a task in a forked process; returns its exit status and its error."""
+def work(task, folder, act, send):
+    """Runs a task; sends the number of changes, whether an error is clear, and the error."""
+    counted, told, message = 0, "", ""
 
-    def work(pipe):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.dup2(null, 2)
-        count = 0
+    def count(number, event):
+        nonlocal counted
+        counted = number
+        act(number, event)
 
-        def counted(number, event):
-            nonlocal count
-            count = number
-            if act is not None:
-                act(number, event)
-
-        changes(folder, counted)
-        try:
-            task.run(folder)
-            pipe.send((count, "", ""))
-        except BaseException as error:
-            clear = isinstance(error, OSError | ValueError | ExportError)
-            pipe.send((count, "clear" if clear else "unclear", f"{type(error).__name__}: {error}"))
-        os._exit(0)
-
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=work, args=(sender,))
-    process.start()
-    sender.close()
+    changes(folder, count)
     try:
-        found = receiver.recv()
+        task.run(folder)
+    except BaseException as error:
+        clear = isinstance(error, OSError | ValueError | ExportError)
+        told, message = "clear" if clear else "unclear", f"{type(error).__name__}: {error}"
+    send((counted, told, message))
+    os._exit(0)
+
+
+def run(task, folder, act=lambda number, event: None):
+    """Runs a task in a forked process; returns what `work` sends."""
+    process, receiver = fuzzing.forked(work, task, folder, act)
+    try:
+        return receiver.recv()
     except EOFError:
-        found = (0, "killed", "")
-    process.join()
-    return found
+        return 0, "killed", ""
+    finally:
+        process.join()
 
 
 def judge(task, folder, kind, error):
@@ -187,7 +174,7 @@ def inspect(task, folder):
         return "damaged"
 
 
-def killed(number, event, at):
+def kill(number, event, at):
     if number == at:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -214,25 +201,25 @@ def cases(name, folder, every):
     task = TASKS[name]()
 
     def fresh():
+        """Empties the folder, and writes earlier files."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        if name != "training":  # an earlier file
+        task.version = 0
+        if name != "training":
             _, told, error = run(task, folder)
             assert not told, error
+        task.version = 1
 
     fresh()
-    task.version = 1
     total, told, error = run(task, folder)
     assert not told, error
     task.check(folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    for kind, act in (("kill", killed), ("full", full)):
+    for act in (kill, full):
         for at in range(1, total + 1, every):
-            task.version = 0
             fresh()
-            task.version = 1
             found = run(task, folder, functools.partial(act, at=at))
-            yield kind, at, judge(task, folder, kind, found), found[2]
+            yield act.__name__, at, judge(task, folder, act.__name__, found), found[2]
     for part in range(1, SIZES + 1, every):
         shutil.rmtree(folder)
         folder.mkdir()
@@ -254,25 +241,22 @@ def cases(name, folder, every):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = fuzzing.parser(__doc__)
     parser.add_argument("--only", choices=TASKS, help="run one task")
     parser.add_argument("--every", type=int, default=1, help="run one in n changes; default all")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for table and failures")
     given = parser.parse_args()
-    rows, wrong = {}, []
+    rows, wrong = collections.defaultdict(collections.Counter), []
     for name in [given.only] if given.only else TASKS:
         with tempfile.TemporaryDirectory() as scratch:
             for kind, at, outcome, told in cases(name, pathlib.Path(scratch) / "work", given.every):
-                rows.setdefault(f"{name}, {kind}", collections.Counter())[outcome] += 1
+                rows[f"{name}, {kind}"][outcome] += 1
                 if outcome != "whole":
                     wrong.append({"task": name, "fault": kind, "at": at, "outcome": outcome})
                     print(json.dumps({**wrong[-1], "told": told}), flush=True)
-        for row, count in rows.items():
-            print(row, dict(count), flush=True)
-    if given.out:
-        table = {row: {name: count[name] for name in OUTCOMES} for row, count in rows.items()}
-        head = bench.head(argparse.Namespace(threads=1))
-        bench.write({**head, "rows": table, "wrong": wrong}, given.out)
+    for row, count in rows.items():
+        print(row, dict(count), flush=True)
+    table = {row: {name: count[name] for name in OUTCOMES} for row, count in rows.items()}
+    fuzzing.write(given.out, rows=table, wrong=wrong)
     sys.exit(bool(wrong))
 
 

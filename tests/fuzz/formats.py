@@ -8,19 +8,18 @@ but for white space, a shout equal but for case, and a reversal must have the sa
 code. HTML has more checks in `documents.py`.
 """
 
-import argparse
 import collections
 import html
 import random
 import re
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import documents
 import polib
 from helpers.document_models import copy, reverse, shout
 from markdown_it import MarkdownIt
@@ -208,9 +207,9 @@ def translated(model, language, kind, text):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"a.{suffix}"
         path.write_bytes(text.encode())
-        documents = DocumentTranslator(model, language)
-        translate_file(documents, path, path, kind)
-        return path.read_bytes().decode(), documents.untranslated
+        translator = DocumentTranslator(model, language)
+        translate_file(translator, path, path, kind)
+        return path.read_bytes().decode(), translator.untranslated
 
 
 def problem(kind, builder, text):
@@ -242,19 +241,5 @@ def failures(count, seed):
             yield number, f"{kind}, {reason}\n--- of\n{text}"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first document")
-    args = parser.parse_args()
-    start, failed = time.monotonic(), 0
-    for number, reason in failures(args.count, args.seed):
-        failed += 1
-        if failed <= 3:
-            print(f"--seed {number} --count 1: {reason}\n")
-    print(f"{args.count} documents in {time.monotonic() - start:.0f} s, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(documents.main(__doc__, failures))

@@ -9,7 +9,8 @@ requests are judged as in `protocols.py`. Memory, open files and threads of the 
 At the end, the service must stop with status 0.
 """
 
-import argparse
+import fuzzing  # isort: split
+
 import collections
 import contextlib
 import http.client
@@ -22,19 +23,14 @@ import tempfile
 import threading
 import time
 
-if __name__ == "__main__":
-    root = pathlib.Path(__file__).parents[2]
-    sys.path[:0] = [str(root / name) for name in ("tests", "examples", "benchmarks")]
+import numpy as np
+import protocols
+from damage import LINES
+from helpers import artefacts, seeded_artefact
+from protocols import HTTP, SECONDS, ask_http, is_wrong
+from service_process import Service
 
-import bench  # noqa: E402
-import numpy as np  # noqa: E402
-import protocols  # noqa: E402
-from damage import LINES  # noqa: E402
-from helpers import artefacts, seeded_artefact  # noqa: E402
-from protocols import HTTP, SECONDS, ask_http, is_wrong  # noqa: E402
-from service_process import Service  # noqa: E402
-
-import keras_transformer as kt  # noqa: E402
+import keras_transformer as kt
 
 PAUSE = 0.1  # seconds between two requests of a client
 READINGS = 60
@@ -139,10 +135,8 @@ def grown(readings):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = fuzzing.parser(__doc__)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for table and failures")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = kt.Tokenizer.train(LINES, vocab_size=272)
@@ -165,8 +159,7 @@ def main():
     report |= {"grown": grown(readings), "exit status": status, "wrong": clients.wrong[:100]}
     print(json.dumps({name: value for name, value in report.items() if name != "readings"}))
     print(*readings[:: READINGS // 10], sep="\n")
-    if given.out:
-        bench.write({**bench.head(argparse.Namespace(threads=1)), **report}, given.out)
+    fuzzing.write(given.out, **report)
     sys.exit(bool(report["grown"] or status or clients.wrong))
 
 

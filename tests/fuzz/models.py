@@ -8,11 +8,11 @@ again and prints the lines of Python that build its model. `--only s17` runs a s
 `--exporter litert` takes `export_litert` in place of `export_onnx`.
 """
 
+import fuzzing  # isort: split
+
 import argparse
 import collections
 import json
-import multiprocessing
-import os
 import pathlib
 import re
 import sys
@@ -20,20 +20,16 @@ import tempfile
 import time
 import traceback
 
-if __name__ == "__main__":
-    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", KERAS_BACKEND="tensorflow")
-    os.environ.update(dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"), "1"))
+import numpy as np
+import onnxruntime  # noqa: F401, before the fork
+import recipes
+import tf2onnx  # noqa: F401, before the fork
+from judging import ModelJudge, SearchJudge
 
-import numpy as np  # noqa: E402
-import onnxruntime  # noqa: E402, F401, before the fork
-import recipes  # noqa: E402
-import tf2onnx  # noqa: E402, F401, before the fork
-from judging import ModelJudge, SearchJudge  # noqa: E402
-
-from keras_transformer.export import ExportError, export_litert, export_onnx, proof  # noqa: E402
-from keras_transformer.export.artefact.reader import read_artefact  # noqa: E402
-from keras_transformer.export.proof import script  # noqa: E402
-from keras_transformer.export.runtime.sessions import open_session  # noqa: E402
+from keras_transformer.export import ExportError, export_litert, export_onnx, proof
+from keras_transformer.export.artefact.reader import read_artefact
+from keras_transformer.export.proof import script
+from keras_transformer.export.runtime.sessions import open_session
 
 EXPORTERS = {"onnx": export_onnx, "litert": export_litert}
 # Outcomes with exit status 1, and the outcome where only an empty batch or result fails.
@@ -140,30 +136,19 @@ def prove_here(command, **_):
     return argparse.Namespace(returncode=0, stdout=json.dumps(report), stderr="")
 
 
-def work(kind, seed, index, exporter, pipe, quiet):
+def work(kind, seed, index, exporter, send):
     """Runs a case in a forked process."""
-    if quiet:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.dup2(null, 2)
     proof.subprocess.run = prove_here
     try:
-        pipe.send(
-            ("end", *judge(kind, seed, index, exporter, lambda *stage: pipe.send(("at", *stage))))
-        )
+        send(("end", *judge(kind, seed, index, exporter, lambda *stage: send(("at", *stage)))))
     except Exception:
-        pipe.send(("end", "crash", traceback.format_exc()[-1500:]))  # in the fuzzer itself
+        send(("end", "crash", traceback.format_exc()[-1500:]))  # in the fuzzer itself
 
 
 def run(kind, seed, index, exporter, limit=300, quiet=True):
     """Returns the record of a case."""
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    arguments = kind, seed, index, exporter, sender, quiet
-    process = context.Process(target=work, args=arguments, daemon=True)
     start, last, lines = time.time(), ("at", "not drawn", "forking"), ""
-    process.start()
-    sender.close()
+    process, receiver = fuzzing.forked(work, kind, seed, index, exporter, quiet=quiet)
     try:
         while last[0] == "at" and receiver.poll(max(0, start + limit - time.time())):
             last = receiver.recv()
@@ -197,17 +182,13 @@ def reasons(records):
 
 
 def write_report(records, path):
-    """Writes the tables as JSON, for the documentation."""
-    sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
-    import bench
-
-    report = bench.head(argparse.Namespace(threads=1))
-    report["seeds"] = sorted({record["seed"] for record in records})
-    report["rows"] = {
+    """Writes the tables as JSON, for the documentation, if there is a path."""
+    rows = {
         name: collections.Counter(r["outcome"] for r in records if r["kind"] == kind)
         for kind, name in (("model", "models"), ("search", "searches"))
     }
-    bench.write({**report, "refused": dict(reasons(records).most_common())}, path)
+    seeds = sorted({record["seed"] for record in records})
+    fuzzing.write(path, seeds=seeds, rows=rows, refused=dict(reasons(records).most_common()))
 
 
 def table(records):
@@ -258,8 +239,7 @@ def main():
             with given.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(records[-1]) + "\n")
     print(table(records))
-    if given.report:
-        write_report(records, given.report)
+    write_report(records, given.report)
     wrong = any(record["outcome"] in WRONG for record in records)
     sys.exit(wrong or share(records, EXCUSED) > MOST_EXCUSED)
 

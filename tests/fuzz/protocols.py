@@ -7,7 +7,8 @@ status of 500 or above (except 501: unsupported method or encoding). There is no
 service no longer answers a good request.
 """
 
-import argparse
+import fuzzing  # isort: split
+
 import collections
 import contextlib
 import io
@@ -19,16 +20,11 @@ import socket
 import sys
 import tempfile
 
-if __name__ == "__main__":
-    root = pathlib.Path(__file__).parents[2]
-    sys.path[:0] = [str(root / name) for name in ("tests", "examples", "benchmarks")]
+import numpy as np
+from damage import LINES, damaged
+from helpers import artefacts, local_service, seeded_artefact, service_requests
 
-import bench  # noqa: E402
-import numpy as np  # noqa: E402
-from damage import LINES, damaged  # noqa: E402
-from helpers import artefacts, local_service, seeded_artefact, service_requests  # noqa: E402
-
-import keras_transformer as kt  # noqa: E402
+import keras_transformer as kt
 
 SECONDS, PATIENCE = 20, 0.1  # for an answer; before the sending side is closed
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
@@ -131,13 +127,7 @@ def memory():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--count", type=int, default=1000, help="requests of all protocols together"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for table and failures")
-    given = parser.parse_args()
+    given = fuzzing.parser(__doc__, "requests of all protocols together").parse_args()
     count, wrong, resident = collections.Counter(), [], []
     kinds = [*HTTP]
     with tempfile.TemporaryDirectory() as scratch:
@@ -169,10 +159,8 @@ def main():
     outcomes = sorted({outcome for _, outcome in count})
     rows = {kind: {o: count[kind, o] for o in outcomes if count[kind, o]} for kind in kinds}
     print(json.dumps(rows, indent=1), "\nresident MB:", resident)
-    if given.out:
-        report = {"count": given.count, "seed": given.seed, "rows": rows}
-        report |= {"resident_mb": resident, "wrong": wrong}
-        bench.write({**bench.head(argparse.Namespace(threads=1)), **report}, given.out)
+    report = {"count": given.count, "seed": given.seed, "rows": rows}
+    fuzzing.write(given.out, **report, resident_mb=resident, wrong=wrong)
     sys.exit(bool(wrong))
 
 

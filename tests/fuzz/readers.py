@@ -8,10 +8,10 @@ allocation is counted and does not end the run. An error is clear if it is a `Va
 files must be refused.
 """
 
-import argparse
+import fuzzing  # isort: split
+
 import collections
 import json
-import multiprocessing
 import os
 import pathlib
 import resource
@@ -20,33 +20,23 @@ import sys
 import tempfile
 import time
 
-if __name__ == "__main__":
-    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", KERAS_BACKEND="tensorflow")
-    os.environ.update(dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"), "1"))
-    root = pathlib.Path(__file__).parents[2]
-    sys.path[:0] = [str(root / name) for name in ("tests", "examples", "benchmarks")]
+import keras
+import numpy as np
+import tokenizers
+from damage import LINES, damaged
+from helpers import artefacts, bergamot_model
+from safetensors.numpy import save_file
+from support.marian_writer import write_model
 
-import bench  # noqa: E402
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-import tokenizers  # noqa: E402
-from damage import LINES, damaged  # noqa: E402
-from helpers import artefacts, bergamot_model  # noqa: E402
-from safetensors.numpy import save_file  # noqa: E402
-from support.marian_writer import write_model  # noqa: E402
-
-import keras_transformer as kt  # noqa: E402
-from keras_transformer.export import export_ctranslate2  # noqa: E402
-from keras_transformer.export.artefact.reader import read_artefact  # noqa: E402
-from keras_transformer.importers import (
-    bert,  # noqa: E402
-    marian_shortlist,  # noqa: E402
-)
-from keras_transformer.importers import ctranslate2_binary as ctranslate2  # noqa: E402
-from keras_transformer.importers import marian_binary as marian  # noqa: E402
-from keras_transformer.importers.checkpoint import read_tensors  # noqa: E402
-from keras_transformer.text.json_tokenizer import JsonTokenizer  # noqa: E402
-from keras_transformer.training.checkpoints import read_checkpoint, write_checkpoint  # noqa: E402
+import keras_transformer as kt
+from keras_transformer.export import export_ctranslate2
+from keras_transformer.export.artefact.reader import read_artefact
+from keras_transformer.importers import bert, marian_shortlist
+from keras_transformer.importers import ctranslate2_binary as ctranslate2
+from keras_transformer.importers import marian_binary as marian
+from keras_transformer.importers.checkpoint import read_tensors
+from keras_transformer.text.json_tokenizer import JsonTokenizer
+from keras_transformer.training.checkpoints import read_checkpoint, write_checkpoint
 
 WRONG = ("unclear error", "changed content", "crash", "hang")
 OUTCOMES = ("refused", "read", *WRONG)
@@ -155,11 +145,8 @@ def judge(kind, read, samples, seed, index, folder):
     return ("changed content", name) if kind == "artefact" and not same else ("read", "")
 
 
-def work(kind, read, samples, seed, indices, pipe):
+def work(kind, read, samples, seed, indices, send):
     """Runs cases in a forked process."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.dup2(null, 2)
     used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
@@ -169,19 +156,15 @@ def work(kind, read, samples, seed, indices, pipe):
         read(pathlib.Path(folder))  # undamaged files must be readable
         for index in indices:
             signal.alarm(SECONDS)
-            pipe.send((index, *judge(kind, read, samples, seed, index, pathlib.Path(folder))))
+            send((index, *judge(kind, read, samples, seed, index, pathlib.Path(folder))))
     signal.alarm(0)
 
 
 def run(kind, read, samples, seed, indices):
     """Yields `(index, outcome, error)`. After a crash, a new process continues."""
-    context, indices = multiprocessing.get_context("fork"), list(indices)
+    indices = list(indices)
     while indices:
-        receiver, sender = context.Pipe(duplex=False)
-        arguments = (kind, read, samples, seed, indices[:CHUNK], sender)
-        process = context.Process(target=work, args=arguments, daemon=True)
-        process.start()
-        sender.close()
+        process, receiver = fuzzing.forked(work, kind, read, samples, seed, indices[:CHUNK])
         done = 0
         try:
             while done < min(CHUNK, len(indices)):
@@ -196,21 +179,15 @@ def run(kind, read, samples, seed, indices):
         indices = indices[done:]
 
 
-def table(count, seconds):
-    """Returns a Markdown table of outcomes by reader."""
-    lines = [f"| reader | {' | '.join(OUTCOMES)} | seconds |", "| --- " * (len(OUTCOMES) + 2) + "|"]
-    for kind, spent in seconds.items():
-        cells = [count[kind, outcome] for outcome in OUTCOMES]
-        lines.append(f"| {kind} | {' | '.join(map(str, cells))} | {spent:.0f} |")
-    return "\n".join(lines)
+def row(kind, count, seconds):
+    """Returns a row of a Markdown table of outcomes by reader."""
+    cells = [count[kind, outcome] for outcome in OUTCOMES]
+    return f"| {kind} | {' | '.join(map(str, cells))} | {seconds:.0f} |"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=1000, help="cases of all readers together")
-    parser.add_argument("--seed", type=int, default=0)
+    parser = fuzzing.parser(__doc__, "cases of all readers together")
     parser.add_argument("--only", choices=READERS, help="run one reader")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for table and failures")
     given = parser.parse_args()
     kinds = [given.only] if given.only else list(READERS)
     rare = {kind: max(1, int(RARE[kind] * given.count)) for kind in kinds if kind in RARE}
@@ -230,12 +207,12 @@ def main():
                 wrong.append({"reader": kind, "index": index, "outcome": outcome, "told": told})
                 print(json.dumps(wrong[-1]), flush=True)
         seconds[kind] = time.time() - start
-        print(table(count, {kind: seconds[kind]}).splitlines()[-1], flush=True)
-    print(table(count, seconds))
-    if given.out:
-        rows = {kind: {outcome: count[kind, outcome] for outcome in OUTCOMES} for kind in kinds}
-        report = {"count": given.count, "seed": given.seed, "rows": rows, "wrong": wrong}
-        bench.write({**bench.head(argparse.Namespace(threads=1)), **report}, given.out)
+        print(row(kind, count, seconds[kind]), flush=True)
+    print(f"| reader | {' | '.join(OUTCOMES)} | seconds |")
+    print("| --- " * (len(OUTCOMES) + 2) + "|")
+    print(*(row(kind, count, spent) for kind, spent in seconds.items()), sep="\n")
+    rows = {kind: {outcome: count[kind, outcome] for outcome in OUTCOMES} for kind in kinds}
+    fuzzing.write(given.out, count=given.count, seed=given.seed, rows=rows, wrong=wrong)
     sys.exit(bool(wrong))
 
 

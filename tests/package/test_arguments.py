@@ -48,8 +48,7 @@ def of_layer(layer, *inputs, **call):
 
     def observe(**given):
         made = drawn(layer, **given)
-        found = made(*inputs, **call)
-        return found, weights_of(made), made.dtype
+        return made(*inputs, **call), weights_of(made), made.dtype
 
     return observe
 
@@ -80,10 +79,7 @@ def of_bias(encoding):
         encoded = made(queries)
         for weight in made.weights:  # they begin with zeros
             weight.assign(np.arange(np.prod(weight.shape)).reshape(weight.shape))
-        between = (
-            made.bias_between(queries, queries, None),
-            made.mask_between(queries, queries, None),
-        )
+        between = (get(queries, queries, None) for get in (made.bias_between, made.mask_between))
         return encoded, [np.zeros(0) if each is None else each for each in between]
 
     return observe
@@ -342,10 +338,10 @@ TOGETHER = {
 }
 
 
-@pytest.mark.parametrize("name", TOGETHER)
-def test_arguments_of_the_encoder_are_refused_together_with_an_encoder(name):
+@pytest.mark.parametrize(("name", "value"), TOGETHER.items())
+def test_arguments_of_the_encoder_are_refused_together_with_an_encoder(name, value):
     with pytest.raises(ValueError, match=name):
-        kt.Transformer(**{**TINY, name: TOGETHER[name]}, encoder=own_encoder())
+        kt.Transformer(**{**TINY, name: value}, encoder=own_encoder())
 
 
 def test_positions_in_no_attention_are_refused():

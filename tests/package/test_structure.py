@@ -167,20 +167,16 @@ def test_no_private_keras_is_imported():
     assert private == []
 
 
-def test_the_lowest_floor_needs_numpy_at_most():
-    packages = {name: outside(MODULES[name].anywhere) for name in among(FLOORS[0])}
-    assert [name for name, found in packages.items() if not found <= {"numpy"}] == []
+def test_layers_and_models_need_keras_alone_and_the_lowest_floor_needs_numpy_at_most():
+    """Layers call Keras only. NumPy, which Keras needs, defines their type aliases."""
+    allowed = dict.fromkeys(among(FLOORS[0]), {"numpy"})
+    allowed |= dict.fromkeys(among(KERAS_ONLY), {"keras", "numpy"})
+    needs = {name: outside(MODULES[name].anywhere) | needed({name}) for name in allowed}
+    assert [name for name, found in needs.items() if not found <= allowed[name]] == []
 
 
 def test_the_bottom_floors_import_no_framework():
     assert [name for name in among(NO_FRAMEWORK) if needed({name}) & FRAMEWORKS] == []
-
-
-def test_layers_and_models_are_written_in_keras_alone():
-    """They call Keras only. NumPy, which Keras needs, defines their type aliases."""
-    names = among(KERAS_ONLY)
-    packages = {name: outside(MODULES[name].anywhere) | needed({name}) for name in names}
-    assert [name for name, found in packages.items() if not found <= {"keras", "numpy"}] == []
 
 
 def test_serving_needs_only_the_packages_of_its_extra():
@@ -216,13 +212,12 @@ def test_every_module_has_a_docstring():
 
 
 def test_every_public_name_of_layers_and_models_has_a_docstring():
-    missing = []
-    for module in among(KERAS_ONLY):
-        names = dict(public_definitions(MODULES[module].tree))
-        assert names or MODULES[module].path.stem == "__init__", module
-        for name, node in names.items():
-            if not ast.get_docstring(node) and name.rpartition(".")[2] not in KERAS_METHODS:
-                missing.append(f"{module}.{name}")
+    missing = [
+        f"{module}.{name}"
+        for module in among(KERAS_ONLY)
+        for name, node in public_definitions(MODULES[module].tree)
+        if not ast.get_docstring(node) and name.rpartition(".")[2] not in KERAS_METHODS
+    ]
     assert missing == []
 
 
