@@ -224,7 +224,7 @@ def backoff_nats(train, test, contexts):
 
     >>> last = lambda sequence, place: [(), sequence[max(0, place - 1) : place]]
     >>> round(backoff_nats(["abababab"], ["abab"], last), 2)
-    0.43
+    0.17
     """
     counts = defaultdict(Counter)
     for sequence in train:

@@ -60,8 +60,8 @@ class BracketGrammar(Constraint):
 
     Example:
 
-    >>> grammar = BracketGrammar(brackets.pieces, words.word_starts, max_length=120)
-    >>> search = kt.BeamSearch(4, constraints=[grammar])
+    >>> pieces = ["<pad>", "<unk>", "<s>", "</s>", "(S", ")S", "XX"]
+    >>> search = kt.BeamSearch(4, constraints=[BracketGrammar(pieces, max_length=120)])
     """
 
     def __init__(

@@ -24,7 +24,8 @@ def moved(last, moves):
     Example, one patch, moved by a row and half a column:
 
     >>> moves = np.array([1, 0.5, 0], "float32").reshape(1, 1, 1, 3)
-    >>> moved(ops.reshape(ops.arange(16, dtype="float32"), (1, 4, 4)), moves)[0, 0, 0, 0]
+    >>> found = moved(ops.reshape(ops.arange(16, dtype="float32"), (1, 4, 4)), moves)
+    >>> ops.convert_to_numpy(found)[0, 0, 0, 0]
     array([4.5, 5.5, 6.5, 3.5], dtype=float32)
     """
     side, (_, patches, count, _) = last.shape[-1], moves.shape

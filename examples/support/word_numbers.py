@@ -33,7 +33,7 @@ class WordNumbers(keras.Layer):
     Example:
 
     >>> starts = [False, False, False, False, True, True, False]  # piece 6 continues a word
-    >>> WordNumbers(starts)(keras.ops.array([[4, 6, 5, 0]]))
+    >>> keras.ops.convert_to_numpy(WordNumbers(starts)(keras.ops.array([[4, 6, 5, 0]])))
     array([[1, 1, 2, 0]], dtype=int32)
     """
 

@@ -7,12 +7,6 @@ import pytest
 from support import baselines
 
 
-def test_texts_are_classified_by_their_words():
-    texts = ["a good film", "good and long", "a bad film", "bad and long"]
-    found = baselines.text_classes(texts, ["+", "+", "-", "-"], ["so good", "so bad", "badly"])
-    assert found == ["+", "-", "-"]
-
-
 def test_tags_depend_on_the_word_its_ending_and_the_tag_before():
     words = [["the", "run"], ["they", "run"], ["the", "walk"], ["they", "walk"], ["they", "talked"]]
     tags = [["D", "N"], ["P", "V"], ["D", "N"], ["P", "V"], ["P", "V"]]
@@ -20,14 +14,6 @@ def test_tags_depend_on_the_word_its_ending_and_the_tag_before():
     *found, last = baselines.word_tags(words, tags, others)
     assert found == [["D", "N"], ["P", "V"], [], ["P", "V"]]
     assert len(last) == 3 and last[0] == "D"
-
-
-@pytest.mark.parametrize("length", [1, 2, 7])
-def test_series_of_any_length_are_classified_by_statistics(length):
-    draw = np.random.default_rng(3)
-    series = [draw.normal(size, 1, (length, 2)) for size in (0, 9) * 5]
-    found = baselines.series_classes(series, ["low", "high"] * 5, [s + 0.1 for s in series])
-    assert found == ["low", "high"] * 5
 
 
 @pytest.mark.parametrize("width", [1, 4, 5])
@@ -45,13 +31,6 @@ def test_a_policy_follows_the_log():
     states = np.random.default_rng(5).normal(size=(300, 3))
     policy = baselines.StatePolicy(states, (states[:, 1] > 0).astype(int))
     assert policy(np.array([[0, 2, 0], [0, -2, 0.0]])).tolist() == [1, 0]
-
-
-def test_translations_are_nearest():
-    pairs = ["a cat", "a dog", "two birds"] * 3, ["eine Katze", "ein Hund", "zwei Vögel"] * 3
-    first, second = baselines.paired_vectors(pairs, ([*pairs[0][:3]], [*pairs[1][:3]]), seed=0)
-    np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1)
-    assert (first @ second.T).argmax(axis=1).tolist() == [0, 1, 2]
 
 
 def test_counts_with_back_off_follow_witten_and_bell():

@@ -12,14 +12,6 @@ from support.sets.picture_texts import (
     digit_tokenizer,
     token_ids,
 )
-from support.sets.pictures import grey_levels
-
-
-def test_a_grey_level_is_the_mean_of_a_block():
-    pixels = np.zeros((2, 4, 4, 1))
-    pixels[1, :2, 2:] = [[[0], [1]], [[1], [1]]]
-    expected = np.array([np.zeros((2, 2)), [[0, 11], [0, 0]]], np.int32)
-    np.testing.assert_array_equal(grey_levels(pixels, 2, 16), expected, strict=True)
 
 
 def test_a_picture_is_a_text_of_digits():

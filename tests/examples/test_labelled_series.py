@@ -73,9 +73,6 @@ def test_sets_of_aeon_are_standardised_by_the_training_series(monkeypatch):
 
 
 def test_windows_are_parts_of_episodes_with_the_remaining_return():
-    rows = episodes.step_features(np.array([[7.0], [8], [9]]), [1, 0], [500, 400, 250], 2)
-    expected = [[1, 0, 7, 0, 0], [0.8, 0.002, 8, 0, 1], [0.5, 0.004, 9, 1, 0]]
-    np.testing.assert_allclose(rows, expected, rtol=1e-6)  # return, time, state, last action
     rewards = np.float32([1, 2, 4, 8])
     one = episodes.Episode(np.float32([[3], [5], [7], [9]]), np.int32([0, 1, 1, 0]), rewards)
     inputs, labels = episodes.training_windows([one], 40, 3, actions=2)

@@ -10,7 +10,7 @@ from support.sets.idx import read_idx
 from support.sets.linear_forecast import LinearForecast
 from support.sets.pictures import fashion_mnist, made_pictures
 from support.sets.recall import recall_rows
-from support.sets.series import electricity_transformer, made_series, split, windows
+from support.sets.series import electricity_transformer, made_series, split
 from support.sets.sound import log_bands, read_wav
 from support.sets.spoken_digits import WORDS, dialled_digits, joined, spoken_digits
 
@@ -60,13 +60,6 @@ def test_one_token_of_a_row_is_marked_at_its_distance_and_is_the_label():
     np.testing.assert_array_equal(ids[rows, places], labels + 6)
 
 
-def test_windows_are_all_pairs_of_past_and_future():
-    rows = np.arange(22).reshape(11, 2)
-    before, after = windows(rows, past=5, future=3)
-    np.testing.assert_array_equal(before, [rows[start : start + 5] for start in range(4)])
-    np.testing.assert_array_equal(after, [rows[start + 5 : start + 8] for start in range(4)])
-
-
 @pytest.mark.parametrize("name", ["ETTh1.csv", "ETTh1.csv.gz"])
 def test_a_table_is_split_in_order_and_standardised_by_its_first_part(tmp_path, monkeypatch, name):
     monkeypatch.setattr(series, "ETT_ROWS", (10, 4, 5))
@@ -96,14 +89,6 @@ def test_made_series_repeat_themselves_daily():
     assert len(rows) == 24 * 150 and len(sets.valid) == len(sets.test) == 24 * 30
     day, half = (np.square(rows[n:] - rows[:-n]).mean() for n in (24, 12))
     assert day < half / 3
-
-
-def test_a_linear_forecast_continues_a_cycle_at_any_level():
-    draw = np.random.default_rng(0)
-    rows = np.tile(draw.normal(size=(6, 2)), (20, 1))  # two series that repeat after 6 steps
-    before, after = windows(rows, past=12, future=4)
-    found = LinearForecast(before, after, ridge=1e-6)(before[3:5] + 100)
-    np.testing.assert_allclose(found, np.float32(after[3:5] + 100), atol=1e-3, strict=True)
 
 
 def test_a_linear_forecast_has_the_least_squares_weights():

@@ -165,14 +165,6 @@ def test_selection_requires_an_epoch_and_a_penalty(run, values, penalties):
         selection.choose_weights(make_model(), run, lambda penalty: 1.0, penalties, usual=2)
 
 
-def test_an_annealed_rate_ends_at_zero():
-    rate = recipes.learning_rate(updates=90, peak=0.5, warmup_steps=10, anneal=True)
-    values = [float(rate(step)) for step in (0, 5, 10, 50, 90)]
-    np.testing.assert_allclose(values, [0, 0.25, 0.5, 0.25, 0], atol=1e-6)
-    plain = recipes.learning_rate(updates=90, peak=0.5, warmup_steps=10)
-    assert float(plain(40 - 1)) == pytest.approx(0.25)
-
-
 @pytest.mark.parametrize("recipe", recipes.RECIPES.values(), ids=recipes.RECIPES)
 def test_every_recipe_has_all_settings_and_makes_a_rate(recipe):
     names = {"model", "rate", "tokens_per_batch", "vocab_size", "epochs", "average"}

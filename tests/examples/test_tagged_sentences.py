@@ -7,7 +7,6 @@ from support.sets.tagged_sentences import (
     made_requests,
     read_entities,
     read_requests,
-    usual_tags,
 )
 
 
@@ -48,8 +47,3 @@ def test_made_sentences_of_two_languages_have_names_of_all_types():
         kinds = {kind for some in parts for tags in some.tags for kind, *_ in entities(tags)}
         assert kinds == {"PER", "LOC", "ORG"}
     assert len(made_entities(3)["test"]["de"].words) == 3
-
-
-def test_each_word_gets_its_commonest_tag():
-    words, tags = [["a", "hat", "hat"], ["hat", "a"]], [["D", "N", "N"], ["V", "D"]]
-    assert usual_tags(words, tags, [["hat", "a"], ["new"], []]) == [["N", "D"], ["D"], []]

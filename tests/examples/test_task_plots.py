@@ -1,4 +1,4 @@
-"""Figures of the tasks. `test_example_refusals.py` has their invalid arguments."""
+"""Figures of the tasks. `test_example_support.py` has their invalid arguments."""
 
 import numpy as np
 import pytest
@@ -138,12 +138,6 @@ def test_weights_of_zero_are_drawn():
     figure = plots.plot_picture_attention(np.ones((1, 4, 4)), np.zeros((1, 1, 2, 2)), ["a"], ["b"])
     assert not np.asarray(figure.axes[1].images[1].get_array()).any()
     assert plots.plot_words([["a"]], [[0.0]], [""]).axes[0].patches
-
-
-def test_rows_of_pictures_have_captions_and_names():
-    figure = plots.plot_picture_rows(np.full((2, 3, 4, 4), np.nan), ["a", "b"], ["x", "y", "z"])
-    assert titles(figure) == ["x", "y", "z", "", "", ""]
-    assert [axes.get_ylabel() for axes in figure.axes] == ["a", "", "", "b", "", ""]
 
 
 def test_attention_to_sound_shares_its_time_axis():

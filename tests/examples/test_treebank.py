@@ -10,10 +10,8 @@ from helpers.example_files import articles, write
 from support.scores.bracket_score import bracket_score, brackets
 from support.sets.treebank import PHRASES, WORDS, made_trees, read_treebank
 from support.sets.trees import (
-    Tree,
     cleaned,
     from_brackets,
-    phrases,
     read_trees,
     tagged_words,
     to_brackets,
@@ -39,18 +37,6 @@ def test_traces_and_functions_are_left_out():
     assert cleaned(read_trees("( (S (NP (-NONE- *)) (VP (-NONE- *))) )")[0]) is None
     several = read_trees("( (NP (NN a)) (NP (NN b)) )")[0]
     assert str(cleaned(several)) == "(TOP (NP (NN a)) (NP (NN b)))"
-    words, tags = zip(*tagged_words(TREE), strict=True)
-    assert " ".join(words) == "Anna , sleeps here of -LRB- 61 ."
-    assert " ".join(tags) == "NNP , VBZ RB IN -LRB- CD ."
-
-
-def test_phrases_are_the_trees_inside():
-    (tree,) = read_trees("(S (NP (DT a) (NN b)) (VP (VB c) (PP (IN d) (NP (NN e)))) (. .))")
-    labels = [phrase.label for phrase in phrases(tree)]
-    assert labels == ["NP", "VP", "PP", "NP"]  # neither words nor the tree itself
-    longest = phrases(tree, least=3)
-    assert [tagged_words(phrase) for phrase in longest] == [tagged_words(tree)[2:5]]
-    assert phrases(Tree("NN", ("b",))) == []
 
 
 @pytest.mark.parametrize(

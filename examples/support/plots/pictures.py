@@ -88,8 +88,9 @@ def plot_picture_rows(rows, captions, names=()):
 
     Example:
 
-    >>> len(plot_picture_rows(np.zeros((2, 3, 14, 14)), ["a", "b"]).axes)
-    6
+    >>> figure = plot_picture_rows(np.zeros((1, 2, 14, 14)), ["a"], ["given", "drawn"])
+    >>> [(axes.get_title(), axes.get_ylabel()) for axes in figure.axes]
+    [('given', 'a'), ('drawn', '')]
     """
     from matplotlib.figure import Figure
 

@@ -69,8 +69,8 @@ def moving_z_score(series, width):
 
     Example:
 
-    >>> moving_z_score(np.array([[0.0], [2], [0], [2], [9]]), 4)[-1]
-    8.0
+    >>> moving_z_score(np.array([[0.0], [2], [0], [2], [9]]), 4).round(2)
+    array([0.  , 0.  , 1.  , 1.41, 8.  ])
     """
     if width < 2:
         raise ValueError(f"width must be at least 2, got {width}.")

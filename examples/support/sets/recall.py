@@ -26,7 +26,7 @@ def recall_rows(rng, rows, length, distances, num_values=16):
     Example:
 
     >>> ids, labels, distances = recall_rows(np.random.default_rng(1), 1, 5, [3])
-    >>> int(ids[0, 1]) == labels[0] + 17
+    >>> bool(ids[0, 1] == labels[0] + 17)
     True
     """
     if not all(0 <= distance < length for distance in distances):

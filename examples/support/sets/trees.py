@@ -61,6 +61,8 @@ def phrases(tree, least=1):
     >>> (tree,) = read_trees("(S (NP (DT the) (NN dog)) (VP (VBZ sleeps)))")
     >>> [str(phrase) for phrase in phrases(tree)]
     ['(NP (DT the) (NN dog))', '(VP (VBZ sleeps))']
+    >>> phrases(tree, least=2) == phrases(tree)[:1]
+    True
     """
     found = []
     for child in tree.children if not is_word(tree) else ():

@@ -1,9 +1,12 @@
-"""Invalid arguments and files: the error names the problem. Made sets are the same in each call."""
+"""All of `examples/support`: examples in docstrings, invalid arguments and files, made sets."""
 
 import copy
+import doctest
+import importlib
 
 import numpy as np
 import pytest
+from helpers import scripts
 from helpers.example_files import articles, digits, fashion, idx, parallel, wav, write
 from support import filters, plots
 from support.bracket_grammar import BracketGrammar
@@ -44,6 +47,9 @@ from support.sets.sound import log_bands, read_wav, sound_of
 from support.sets.trees import from_brackets, read_trees
 from support.word_numbers import WordNumbers
 
+import keras_transformer as kt
+
+SUPPORT = scripts.EXAMPLES / "support"
 DRAW = np.random.default_rng(0)
 CHORALE = np.tile(np.array([[72, 67, 64, 48]], np.int32), (24, 1))
 VOICES = noisy_speech.made_voices(speakers=3)
@@ -56,6 +62,14 @@ ANIMALS, SERIES, NAMES = ["cat", "dog", "bird"], ["load", "oil"], ["mean", "head
 MAPS, ONES = np.ones((2, 3, 7, 5)), np.ones((2, 28, 28))
 PANEL_NAMES = dict.fromkeys("abcdefghi", [1])
 PLACES = [np.zeros((3, 2)), np.zeros((2, 2))]
+
+
+@pytest.mark.parametrize("path", sorted(SUPPORT.rglob("*.py")), ids=lambda path: path.stem)
+def test_examples_in_docstrings_hold(path):
+    name = ".".join(path.relative_to(SUPPORT.parent).with_suffix("").parts)
+    given = {"kt": kt, "read_trees": read_trees}
+    module, flags = importlib.import_module(name), doctest.ELLIPSIS
+    assert doctest.testmod(module, extraglobs=given, optionflags=flags).failed == 0
 
 
 def first_window(*arguments):
