@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 
@@ -16,13 +15,13 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("num2words")
 
 import keras  # noqa: E402
-from support import recipes, run_folder  # noqa: E402
+from support import recipes  # noqa: E402
 from support.scores.bleu import bleu  # noqa: E402
 from support.sets.number_words import number_words  # noqa: E402
 
 import keras_transformer as kt  # noqa: E402
 from keras_transformer.export.runtime import Translator  # noqa: E402
-from keras_transformer.training import callbacks, checkpoints  # noqa: E402
+from keras_transformer.training import checkpoints  # noqa: E402
 
 pytestmark = pytest.mark.slow
 # Trains in seconds; the model learns little.
@@ -122,48 +121,17 @@ def test_a_run_can_start_from_another(script, done, tmp_path):
         run(script, tmp_path / "other", f"--start-from {tmp_path / 'missing'} --epochs 1")
 
 
-@pytest.mark.nightly  # `training/test_resume.py` resumes runs, too
-def test_an_interrupted_run_leaves_a_model_and_resumes_to_the_same_weights(
-    script, done, tmp_path, monkeypatch, capsys
-):
-    class Interrupting(callbacks.Throughput):
-        def on_train_batch_end(self, batch, logs=None):
-            super().on_train_batch_end(batch, logs)
-            if self._epoch == 1 and batch == 0:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run_folder, "Throughput", Interrupting)
-        with pytest.raises(SystemExit) as stopped:
-            run(script, tmp_path, "--epochs 2")
-    assert stopped.value.code == 130  # as a shell reports Ctrl-C
-    assert "average of epochs [1]" in capsys.readouterr().out
-    assert keras.models.load_model(tmp_path / "model.keras").count_params() > 0
-    assert not (tmp_path / "metrics.json").exists()
-
-    run(script, tmp_path, "--epochs 2 --no-export")
-    last = "weights/weights-00001.npz"
-    arrays, expected = (checkpoints.read_checkpoint(f / last)[0] for f in (tmp_path, done))
-    assert arrays.keys() == expected.keys()
-    for name in expected:  # the last bits of TensorFlow's sums depend on memory addresses
-        np.testing.assert_allclose(arrays[name], expected[name], rtol=1e-5, atol=2e-6)
-    for name in ("loss", "val_loss"):
-        curves = (read_metrics(folder)["history"][name] for folder in (tmp_path, done))
-        np.testing.assert_allclose(*curves, rtol=1e-5)
-
-
 def stopped(*args, **options):
     raise KeyboardInterrupt
 
 
 @pytest.mark.full
-def test_a_run_stopped_in_its_first_epoch_or_after_training_reports_it(
-    script, done, tmp_path, monkeypatch, capsys
-):
+def test_a_run_stopped_in_or_after_training_reports_it(script, done, tmp_path, monkeypatch, capsys):
     before = read_metrics(done)
     (done / "model.keras").unlink()
     for owner, name, folder, more, said in (
         (keras.Model, "fit", tmp_path, "--no-export", "No epoch is finished. Repeat the command"),
+        (keras.Model, "fit", done, "--epochs 2 --no-export", "the average of epochs [1, 2]"),
         (script, "choose_weights", done, "--evaluate", "evaluate with --evaluate"),
     ):
         with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
