@@ -2,15 +2,13 @@
 
 import argparse
 import hashlib
-import os
-import shlex
-import sys
 from pathlib import Path
 
 from support.recipes import RECIPES
 from support.sets import known_corpora
 from support.sets.number_words import number_words
 from support.sets.text_sets import read_sets
+from support.task_run import checked
 
 
 def make_parser(prog, description):
@@ -68,18 +66,13 @@ def parse(parser, argv=None):
         The arguments. `recipe` holds the settings of the preset, and `command` the whole command
         for a report. It names folders only by their last part, to keep paths private.
     """
-    argv = sys.argv[1:] if argv is None else argv
-    args = parser.parse_args(argv)
-    shown = [argument.rstrip(os.sep).split(os.sep)[-1] for argument in argv]
-    args.command = f"{parser.prog} {shlex.join(shown)}".strip()
+    args = checked(parser, argv)
     args.preset = args.preset or ("tiny" if args.data else "numbers")
     args.recipe = RECIPES[args.preset]
     if args.peak is not None:
         args.recipe = args.recipe | {"rate": args.recipe["rate"] | {"peak": args.peak}}
-    for name, number in vars(args).items():
-        if type(number) is int and number < (least := 0 if name == "seed" else 1):
-            parser.error(f"--{name.replace('_', '-')} must be at least {least}, got {number}")
-        if name in args.recipe and number is None:
+    for name in ("epochs", "vocab_size", "tokens_per_batch"):
+        if getattr(args, name) is None:
             setattr(args, name, args.recipe[name])
     return args
 

@@ -65,6 +65,14 @@ def parse(parser, argv=None):
         The arguments. `command` holds the whole command for a report, without `--trained`, so that
         it also trains. It names folders only by their last part, to keep paths private.
     """
+    args = checked(parser, argv)
+    if getattr(args, "data", None) and not args.data.is_dir():
+        parser.error(f"--data: there is no folder {args.data}")
+    return args
+
+
+def checked(parser, argv=None):
+    """Parses arguments as `parse` does, but does not look for the folder of `--data`."""
     argv = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(argv)
     shown = [argument.rstrip(os.sep).split(os.sep)[-1] for argument in argv]
@@ -73,8 +81,6 @@ def parse(parser, argv=None):
     for name, number in vars(args).items():
         if type(number) is int and number < (least := 0 if name == "seed" else 1):
             parser.error(f"--{name.replace('_', '-')} must be at least {least}, got {number}")
-    if getattr(args, "data", None) and not args.data.is_dir():
-        parser.error(f"--data: there is no folder {args.data}")
     return args
 
 
