@@ -389,9 +389,8 @@ def test_entities_start_from_a_bert(tmp_path, monkeypatch):
     script.main([*options, "--pretrained", str(tmp_path)])
     (result,) = Predictor(folder / "onnx").predict([["Anna", "&", "Co"]])
     assert result.error is None and len(result.tags) == 3
-    assert (
-        read_report(folder)["parameters"] == encoder.count_params() + 17 * 7
-    )  # a new head for seven tags
+    parameters = encoder.count_params() + 17 * 7  # a new head for seven tags
+    assert read_report(folder)["parameters"] == parameters
 
 
 @pytest.mark.nightly
