@@ -241,7 +241,7 @@ def cases(name, folder, every):
 
 
 def main():
-    parser = fuzzing.parser(__doc__)
+    parser = fuzzing.parser(__doc__, seeded=False)
     parser.add_argument("--only", choices=TASKS, help="run one task")
     parser.add_argument("--every", type=int, default=1, help="run one in n changes; default all")
     given = parser.parse_args()

@@ -15,18 +15,19 @@ ROOT = pathlib.Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / name) for name in ("tests", "examples", "benchmarks")]
 
 
-def parser(doc, counts=None, seed=0):
-    """Returns a parser with `--seed` and `--out`.
+def parser(doc, counts=None, seeded=True):
+    """Returns a parser with `--out`, and others that many fuzzers have.
 
     Args:
         doc: docstring of the script, whose first line is the description.
         counts: help of `--count`, whose default is 1000. Defaults to `None`: no such argument.
-        seed: default of `--seed`.
+        seeded: whether to add `--seed`. Defaults to `True`.
     """
     made = argparse.ArgumentParser(description=doc.splitlines()[0])
     if counts:
         made.add_argument("--count", type=int, default=1000, help=counts)
-    made.add_argument("--seed", type=int, default=seed)
+    if seeded:
+        made.add_argument("--seed", type=int, default=0)
     made.add_argument("--out", type=pathlib.Path, help="JSON file for table and failures")
     return made
 
