@@ -39,6 +39,8 @@ _TASKS = {
     "--alignments": ("translate",),
     "--glossary": ("translate",),
 }
+# Options whose value is the path of a file, and the classes that read it.
+_FILES = {"glossary": Glossary}
 # Options of a search call. Artefacts take some of them.
 _SEARCH_OPTIONS = {
     name: option for name, option in (CALL_OPTIONS | CONSTRAINT_OPTIONS).items() if option.meaning
@@ -179,7 +181,7 @@ def _given(options: argparse.Namespace) -> list[str]:
 
 def _search_options(options: argparse.Namespace) -> dict[str, Any]:
     """Returns the options of the search that were passed."""
-    names = [*_SEARCH_OPTIONS, "glossary"]
+    names = [*_SEARCH_OPTIONS, *_FILES]
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 
@@ -230,8 +232,9 @@ def _serve_lines(
                 f"{option} goes with the tasks {', '.join(_TASKS[option])}; this artefact's is "
                 f"{task!r}"
             )
-    if options.glossary is not None:
-        options.glossary = _read_glossary(options.glossary)
+    for name, kind in _FILES.items():
+        if (path := getattr(options, name)) is not None:
+            setattr(options, name, _read(kind, _flag(name), path))
     with contextlib.redirect_stdout(sys.stderr):  # onnxruntime prints missing libraries
         runner = open_runner(
             options.folder, options.provider, threads=options.threads, workers=options.workers
@@ -272,11 +275,11 @@ def _serve_lines(
     return 1 if failed else 0
 
 
-def _read_glossary(path: str) -> Glossary:
+def _read(kind: Any, flag: str, path: str) -> Any:
     try:
-        return Glossary.read(path)
+        return kind.read(path)
     except OSError as error:
-        raise ValueError(f"--glossary {path} cannot be read: {error.strerror}") from error
+        raise ValueError(f"{flag} {path} cannot be read: {error.strerror}") from error
 
 
 if __name__ == "__main__":
