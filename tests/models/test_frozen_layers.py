@@ -175,6 +175,18 @@ def test_a_quantized_model_is_quantized_after_loading(make, tmp_path):
     np.testing.assert_array_equal(again(inputs(again)), model(inputs(model)))
 
 
+@pytest.mark.full
+def test_a_search_uses_lora_weights_that_are_enabled_later():
+    model, search = kt.Transformer(V, **SIZES), kt.BeamSearch(3)
+    before = search(model, IDS, 7).scores.numpy()
+    model.enable_lora(2)
+    for weight in model.trainable_weights:
+        weight.assign(np.full(weight.shape, 0.7))
+    after = search(model, IDS, 7).scores.numpy()
+    np.testing.assert_allclose(after, kt.BeamSearch(3)(model, IDS, 7).scores, rtol=1e-6)
+    assert np.abs(after - before).max() > 1e-3
+
+
 @costly_kinds
 def test_lora_trains_the_updates_alone_and_saving_merges_them(kind, tmp_path):
     model = kind(V, **SIZES)

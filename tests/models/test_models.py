@@ -189,6 +189,35 @@ def test_low_precision_errors_are_rounding_only(policy):
 
 
 @pytest.mark.numeric
+@pytest.mark.parametrize(
+    "variant", tiers.quick([*VARIANTS, "recurrent"], "post-norm", "rotary", "recurrent")
+)
+def test_cached_steps_of_branching_hypotheses_equal_the_full_pass(variant):
+    """W hypotheses of a sentence share its memory. They are reordered after every step.
+
+    The logits must equal a full pass over the tokens of each hypothesis.
+    """
+    width = 4
+    model, _ = make(Transformer, variant, recurrent_decoder=variant == "recurrent")
+    source, tokens = ids_of(S), integers(3, V, T, B, width)
+    parents = integers(0, width, T, B, width, seed=1)
+    memory, cache = model.encode(source), model.initial_cache(B, width)
+    past = np.zeros((B, width, T), "int32")  # of one length: JAX compiles for each shape anew
+    for position in range(T):
+        past[:, :, position] = tokens[position]
+        logits, cache = model.decode_step(tokens[position], position, memory, cache)
+        rows = past.reshape(B * width, T)
+        whole = model({"source_ids": np.repeat(source, width, axis=0), "target_ids": rows})
+        assert_close(logits, numpy64(whole)[:, position].reshape(B, width, V))
+        chosen = parents[position][..., None]
+        past = np.take_along_axis(past, chosen, axis=1)
+        rows = [numpy64(x) for x in keras.tree.flatten(cache.by_hypothesis)]
+        rows = [np.take_along_axis(x, chosen, axis=1).astype("float32") for x in rows]
+        rows = keras.tree.pack_sequence_as(cache.by_hypothesis, rows)
+        cache = cache._replace(by_hypothesis=rows)
+
+
+@pytest.mark.numeric
 @variants
 @pytest.mark.parametrize("tensor_positions", [False, True])
 def test_causal_steps_with_a_cache_equal_the_full_pass(tensor_positions, variant):
@@ -212,6 +241,16 @@ def test_a_search_starts_with_the_begin_id_or_the_prompt():
     causal, _ = make(CausalTransformer)
     assert_close(causal.start_ids(source), source, 0.0)
     assert causal.encode(source) == ()
+
+
+@pytest.mark.numeric
+def test_the_encoder_passes_the_padding_mask_on():
+    model, _ = make(TransformerEncoder)
+    ids = ids_of(S)
+    ends = keras.Input((None,), dtype="int32")
+    mean = keras.Model(ends, keras.layers.GlobalAveragePooling1D()(model(ends)))(ids)
+    by_hand = [numpy64(model(ids))[row, ids[row] > 0].mean(0) for row in range(B)]
+    assert_close(mean, by_hand)
 
 
 def test_dropout_acts_in_training_only():
@@ -339,6 +378,18 @@ def test_only_learned_positions_have_a_maximum_length(cls):
     model, _ = make(cls, positions=LearnedPositionEncoding(4))
     with pytest.raises(ValueError, match="max_length=4"):
         model(inputs_of(model))
+
+
+@kinds
+@pytest.mark.parametrize("variant", tiers.quick(VARIANTS, "linear bias", "own output"))
+def test_a_loaded_model_equals_the_saved_one(variant, cls, tmp_path):
+    model, _ = make(cls, variant)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded) is cls
+    assert [v.path for v in loaded.weights] == [v.path for v in model.weights]
+    inputs = inputs_of(model)
+    assert_close(loaded(inputs), numpy64(model(inputs)), 0.0)
 
 
 @pytest.mark.parametrize("variant", tiers.quick(VARIANTS, "learned", "linear bias"))

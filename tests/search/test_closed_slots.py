@@ -7,12 +7,13 @@ import keras
 import numpy as np
 import onnx
 import pytest
+import tensorflow as tf
 from helpers import exports, tiers
 from helpers.linear_bias import LinearBias
 
 import keras_transformer as kt
 from keras_transformer import decoding
-from keras_transformer.decoding import Cache
+from keras_transformer.decoding import FORBIDDEN, Cache
 from keras_transformer.export import export_onnx
 from keras_transformer.search import loop
 from keras_transformer.search.inputs import START_IDS
@@ -100,6 +101,39 @@ def test_closing_changes_no_result(closes, monkeypatch, name, search, options):
     assert bool(closes) == (name in CLOSING and search.width > 1)
     monkeypatch.setattr(decoding, "LEAST_CLOSED", 10**6)
     check_same(found, search(model, source, **options))
+
+
+def test_the_kept_slots_are_those_that_running_hypotheses_attend_to(closes):
+    model, random = exports.tiny(vocab_size=31), np.random.default_rng(2)
+    batch, width, closed, opened = 3, 2, 5, 6
+    cache = model.initial_cache(batch, width)
+
+    def filled(slots):
+        shapes = [(batch, x.shape[1], slots, x.shape[3]) for x in cache.closed[0]]
+        return [tuple(random.normal(size=s).astype("float32") for s in shapes) for _ in range(2)]
+
+    old, new = filled(closed), filled(opened)
+    attends = np.indices((batch, width, closed + opened))
+    attends = (attends[2] + attends[0]) % (2 + attends[1]) == 0
+    runs = np.array([[True, True], [True, False], [False, False]])
+    bias = np.where(attends, 0.0, FORBIDDEN).astype("float32")
+    running = np.where(runs, -1.0, -np.inf).astype("float32")
+    before = Cache(cache.by_sentence._replace(blocks=new), tf.constant(bias), old)
+    after = model.close(before, tf.constant(running))
+
+    wanted = [np.flatnonzero(a[r].any(axis=0)) for a, r in zip(attends, runs, strict=True)]
+    count = max(map(len, wanted))
+    assert 0 < len(wanted[1]) < len(wanted[0]) == count
+    assert after.by_hypothesis.shape == (batch, width, count)
+    for row, slots in enumerate(wanted):
+        found = after.by_hypothesis[row, :, : len(slots)]
+        np.testing.assert_array_equal(found, bias[row][:, slots])
+        assert np.all(np.asarray(after.by_hypothesis)[row, runs[row], len(slots) :] == FORBIDDEN)
+        for parts in zip(after.closed, old, new, strict=True):
+            for ours, first, second in zip(*parts, strict=True):
+                both = np.concatenate([first, second], axis=2)
+                np.testing.assert_array_equal(ours[row, :, : len(slots)], both[row][:, slots])
+    assert {x.shape[2] for x in tf.nest.flatten(after.by_sentence.blocks)} == {0}
 
 
 def test_memory_grows_with_the_slots_that_are_attended_to(closes):

@@ -173,9 +173,32 @@ def test_the_automaton_accepts_the_texts_that_the_expression_accepts(name, token
         ids = tokenizer.encode(text, sample=True, alpha=0.1, seed=draw.randrange(99))
         matches = re.fullmatch(pattern.regex, text, re.ASCII) and tokenizer.decode(ids) == text
         assert accepts(pattern, ids) == bool(matches), text
-        assert not matches or pattern.least_length <= len(ids)
         accepted += bool(matches)
     assert accepted
+
+
+def test_the_least_length_is_the_shortest_segmentation(tokenizer):
+    for choice in ("yes", "the red house", "ñandú", "0123456789!"):
+        pattern = kt.Pattern(choices=[choice], tokenizer=tokenizer)
+        texts = [text for text in tokenizer.piece_bytes if text]
+        goal = f" {choice}".encode()
+        # The first space is a part of a piece, a piece, or missing.
+        assert pattern.least_length == min(fewest_from(goal, start, texts) for start in (0, 1))
+
+
+def fewest_from(goal, start, texts):
+    """Returns the smallest number of pieces that write goal[start:]."""
+    fewest = {start: 0}
+    for end in range(start + 1, len(goal) + 1):
+        fewest[end] = 1 + min(
+            (
+                fewest[end - len(text)]
+                for text in texts
+                if end - len(text) in fewest and goal[start:end].endswith(text)
+            ),
+            default=99,
+        )
+    return fewest[len(goal)]
 
 
 @pytest.mark.parametrize("normalization", ["identity", "nmt_nfkc"])

@@ -57,3 +57,18 @@ def test_positions_of_a_row_may_be_the_classes(smoothing):
         loss = model.train_on_batch(rows, labels)
         np.testing.assert_allclose(loss, -(q * log_p).sum(-1).mean(), rtol=1e-5)
     assert model.evaluate(rows, labels, verbose=0) < loss
+
+
+def test_two_outputs_have_a_loss_each():
+    x = keras.Input((4,))
+    outputs = {name: keras.layers.Dense(3, name=name)(x) for name in ("start", "end")}
+    model = keras.Model(x, outputs)
+    loss = {name: SequenceCrossentropy(pad_id=-1) for name in outputs}
+    model.compile("sgd", loss)
+    labels = {"start": np.array([0, -1]), "end": np.array([2, -1])}
+    rows = logits(2, 4)
+    both = model.evaluate(rows, labels, verbose=0)
+    first = {name: value[:1] for name, value in labels.items()}
+    alone = model.evaluate(rows[:1], first, verbose=0)
+    both, alone = (value[0] if isinstance(value, list) else value for value in (both, alone))
+    np.testing.assert_allclose(both, alone, rtol=1e-6)
