@@ -15,7 +15,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -357,8 +356,13 @@ def _problems() -> Iterator[list[logging.LogRecord]]:
     """Collects the errors that tf2onnx logs, and keeps all its lines off the terminal."""
     handler = logging.handlers.BufferingHandler(sys.maxsize)
     handler.setLevel(logging.ERROR)
-    with mock.patch.multiple(logging.getLogger("tf2onnx"), handlers=[handler], propagate=False):
+    logger = logging.getLogger("tf2onnx")
+    before = logger.handlers, logger.propagate
+    logger.handlers, logger.propagate = [handler], False
+    try:
         yield handler.buffer
+    finally:
+        logger.handlers, logger.propagate = before
 
 
 def _check_operators(model: ir.Model, layers: Mapping[str, str]) -> None:
