@@ -19,7 +19,6 @@ from helpers.tiers import quick
 import keras_transformer as kt
 from keras_transformer import export
 from keras_transformer.export import ExportError, ctranslate2_model, export_ctranslate2
-from keras_transformer.importers import ctranslate2 as importer
 from keras_transformer.layers.blocks import gelu_sigmoid
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, PAD_ID
@@ -70,7 +69,6 @@ def named(words, rows):
 
 @pytest.mark.parametrize("name", quick(VARIANTS, LARGEST))
 def test_both_engines_score_targets_alike(name, tmp_path):
-    """Our importer also reads the folder, and gives the same logits."""
     model = random_model(**VARIANTS[name])
     words, engine = translator(model, tmp_path / "out")
     # The engine appends the end token to both.
@@ -81,17 +79,10 @@ def test_both_engines_score_targets_alike(name, tmp_path):
         "source_ids": pad_rows(SOURCES),
         "target_ids": pad_rows([[BEGIN_ID, *ids[:-1]] for ids in TARGETS]),
     }
-    never = np.isin(np.arange(model.output_shape[-1]), [0, 2])  # the export forbids them
-    logits = model(inputs).numpy()
-    log_probs = tf.nn.log_softmax(logits + never * -1e9).numpy()  # (B, T, V)
+    never = np.isin(np.arange(model.output_shape[-1]), [0, 2]) * -1e9  # like the export's bias
+    log_probs = tf.nn.log_softmax(model(inputs) + never).numpy()  # (B, T, V)
     for row, ids, scores in zip(log_probs, TARGETS, found, strict=True):
         np.testing.assert_allclose(row[range(len(ids)), ids], scores.log_probs, atol=1e-4)
-    again = importer.load_model(tmp_path / "out", dropout=0.0)
-    imported = again(inputs).numpy()
-    assert published.relative(imported[..., ~never], logits[..., ~never]) <= 1e-5
-    assert (imported[..., never] < -50).all()
-    assert again.norm_first == model.norm_first and again.tie_output == model.tie_output
-    assert (again.target_vocab_size is None) == (model.target_vocab_size is None)
 
 
 def translated(engine, pieces, width, length=12, **options):

@@ -1,7 +1,5 @@
 """CTranslate2 folders from its converter and our exporter, compared with its engine.
 
-`test_ctranslate2_model` imports the variants that the exporter writes.
-
 Shapes: B batch, S source length, T target length, U CTranslate2's vocabulary, V ours.
 """
 
@@ -20,6 +18,7 @@ from keras_transformer.importers import ctranslate2 as importer
 from keras_transformer.importers import whisper
 from keras_transformer.importers.__main__ import main
 from keras_transformer.importers.ctranslate2_binary import read_model
+from keras_transformer.layers.blocks import gelu_sigmoid
 from keras_transformer.padding import pad_rows
 
 engine = pytest.importorskip("ctranslate2", reason="CTranslate2, the other engine, is missing")
@@ -31,9 +30,41 @@ TARGETS = [[2, 4, 21], [2, 14, 16, 18, 20, 22], [2, 6]]
 IDS = {"source_ids": pad_rows(SOURCES), "target_ids": pad_rows(TARGETS)}
 GREEDY = kt.GreedySearch(allow_unknown=False)
 
+VARIANTS = {
+    "post-norm": {},
+    "pre-norm, biases": {"norm_first": True, "use_bias": True, "activation": "silu"},
+    "learned positions, two vocabularies": {
+        "positions": kt.LearnedPositionEncoding(13),
+        "target_vocab_size": V + 7,
+        "activation": "gelu",
+    },
+    "two depths, norm of embeddings, own output": {
+        "num_layers": (1, 3),
+        "embedding_norm": True,
+        "output_bias": True,
+        "tie_output": False,
+        "epsilon": 1e-3,
+        "activation": gelu_sigmoid,
+    },
+}
 
-def random_model():
-    return exports.tiny("translate", V, d_model=D, d_ff=F)
+
+def random_model(**options):
+    return exports.tiny("translate", V, **{"d_model": D, "d_ff": F, **options})
+
+
+@pytest.mark.parametrize("name", quick(VARIANTS, "two depths, norm of embeddings, own output"))
+def test_an_exported_model_is_imported_again(name, tmp_path):
+    model, tokenizer = random_model(**VARIANTS[name]), exports.tokenizer()
+    target = None if model.target_vocab_size is None else tokenizer
+    export_ctranslate2(model, tmp_path / "out", tokenizer, target_tokenizer=target, verbose=False)
+    again = importer.load_model(tmp_path / "out", dropout=0.0)
+    expected, found = np.array(model(IDS)), np.array(again(IDS))
+    never = np.isin(np.arange(expected.shape[-1]), [0, 2])  # the export forbids them
+    assert published.relative(found[..., ~never], expected[..., ~never]) <= 1e-5
+    assert (found[..., never] < -50).all()
+    assert again.norm_first == model.norm_first and again.tie_output == model.tie_output
+    assert (again.target_vocab_size is None) == (model.target_vocab_size is None)
 
 
 def opened(folder):
