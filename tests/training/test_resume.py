@@ -1,4 +1,4 @@
-"""Resumed runs: equal results, messages, signals, refused settings and learning rates.
+"""Resumed runs of `Run`: equal results, messages, signals, refused settings and learning rates.
 
 Killed runs train in other processes. Called as a script, this file forks one for each life of the
 run. Importing it must not run TensorFlow, because a fork does not copy its threads.
