@@ -62,7 +62,7 @@ _EPILOG = (
 )
 
 
-# Arguments and options of the command itself; those of a search and of a sound are in groups.
+# What the command takes, but for the options of searches and sounds, which have their own groups.
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "folder": {"help": "folder that export_onnx wrote"},
     "--check": {
@@ -82,7 +82,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "--seed": {
         "type": int,
         "metavar": "N",
-        "help": "seed of sampling, for the same texts at each run",
+        "help": "seed of sampling; the same seed gives the same texts",
     },
     "--alignments": {
         "action": "store_true",

@@ -1,4 +1,4 @@
-"""Files of public data sets in miniature, for the tests of `examples/support/sets`."""
+"""Small files in the formats of public data sets, for the tests of `examples/support/sets`."""
 
 import gzip
 import io
