@@ -86,6 +86,11 @@ def pytest_xdist_auto_num_workers():
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m
+def pytest_make_parametrize_id(config, val, argname):
+    # Bytes of a packed file hold the time, so the workers would collect tests of different names.
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_collection_modifyitems(config, items):
     """Drops tests of the longer tiers. Files with slow tests run first, short files last."""
     found = len(items)
