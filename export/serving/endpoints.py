@@ -18,7 +18,11 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from keras_transformer.export.serving.bodies import read_body, request_seconds, unless_gone
-from keras_transformer.export.serving.limits import RESULT_BYTES, on_thread_if_large
+from keras_transformer.export.serving.limits import (
+    RESULT_BYTES,
+    free_on_thread_if_large,
+    on_thread_if_large,
+)
 from keras_transformer.export.serving.models import Model, Models
 from keras_transformer.export.serving.refusals import Refusal, error_body
 from keras_transformer.export.serving.request_log import Record
@@ -162,25 +166,30 @@ class _Endpoint:
         if (name := request.path_params.get("model")) in models.names():
             record.model = name
         call = await on_thread_if_large(size, self._read, models, request, body)
-        if call.client is not None:
-            record.identify(call.client)
-        record.model = call.model.name
-        seconds = request_seconds(request.headers) if call.seconds is None else call.seconds
-        work = call.model, call.items, call.options, seconds
-        if call.in_parts:
-            record.buffer(sum(map(len, call.items)))  # a copy
-            parts = models.stream(record, *work)
-            if call.streams:
-                first = await anext(parts)  # until here, a refusal sets the status
-                return EventStream(self._sent(request, call, record, first, parts))
-            async with contextlib.aclosing(parts):
-                found = [part async for part in parts]
-            size += RESULT_BYTES * len(found)
-            results = found[-1:]
-        else:
-            results = await models.answer(record, *work) if call.items else []
-            size += RESULT_BYTES * len(results)
-        return await on_thread_if_large(size, self._write, call, results, record.tokens)
+        results: Sequence[Any] = []
+        try:
+            if call.client is not None:
+                record.identify(call.client)
+            record.model = call.model.name
+            seconds = request_seconds(request.headers) if call.seconds is None else call.seconds
+            if call.in_parts:
+                record.buffer(sum(map(len, call.items)))  # a copy
+                parts = models.stream(record, call.model, call.items, call.options, seconds)
+                if call.streams:
+                    first = await anext(parts)  # until here, a refusal sets the status
+                    return EventStream(self._sent(request, call, record, first, parts))
+                async with contextlib.aclosing(parts):
+                    found = [part async for part in parts]
+                size += RESULT_BYTES * len(found)
+                results = found[-1:]
+            elif call.items:
+                results = await models.answer(record, call.model, call.items, call.options, seconds)
+                size += RESULT_BYTES * len(results)
+            return await on_thread_if_large(size, self._write, call, results, record.tokens)
+        finally:
+            held = [call, results]
+            del call, results
+            free_on_thread_if_large(size, held)
 
     async def _sent(
         self,

@@ -5,7 +5,7 @@ import concurrent.futures
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from keras_transformer.export.serving.refusals import Refusal
 
@@ -101,6 +101,19 @@ async def on_thread_if_large(
     if isinstance(found, Refusal):
         raise found
     return found
+
+
+def free_on_thread_if_large(size: int, held: list[Any]) -> None:
+    """Empties a list, on a thread if that is much work: 10,000 texts take 30 ms.
+
+    Args:
+        size: int, bytes that were read into what the list holds.
+        held: list with the only references to its elements.
+    """
+    if size < THREAD_BYTES:
+        held.clear()
+    else:
+        asyncio.get_running_loop().run_in_executor(None, held.clear)
 
 
 def _outcome(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | Refusal:

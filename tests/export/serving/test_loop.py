@@ -9,12 +9,13 @@ import urllib.parse
 import weakref
 
 import pytest
-from helpers import exports, local_service
+from helpers import exports, local_service, service_requests
 
 import keras_transformer as kt
 from keras_transformer.export.artefact.options import SEED_OPTION
 from keras_transformer.export.serving.engine import BatchResult
 from keras_transformer.export.serving.limits import THREAD_BYTES, Limits, on_thread_if_large
+from keras_transformer.export.serving.protocols import libretranslate
 from keras_transformer.export.serving.refusals import Invalid
 from keras_transformer.export.serving.request_options import checked_options
 from keras_transformer.search import Sampling
@@ -191,6 +192,22 @@ def test_a_refusal_keeps_nothing_of_its_request():
     with pytest.raises(Invalid, match="seed must be an integer"):
         asyncio.run(on_thread_if_large(THREAD_BYTES, read))
     assert kept[0]() is None
+
+
+@pytest.mark.parametrize(("seconds", "answer"), [("9", 200), ("0", 504)])
+def test_the_event_loop_does_not_free_a_request(running, monkeypatch, seconds, answer):
+    freed = []
+
+    class Noticed(libretranslate.Document):
+        def __del__(self):
+            freed.append(threading.current_thread())
+
+    monkeypatch.setattr(libretranslate, "Document", Noticed)
+    headers = {"Content-Type": JSON, "Request-Timeout": seconds}
+    body = translate(["a dog"] * 300)
+    assert running.request("POST", TRANSLATE, body, headers)[0] == answer
+    service_requests.wait_for(lambda: len(freed) >= 300)
+    assert running._thread not in freed
 
 
 def slow(calls):
