@@ -9,6 +9,7 @@ import keras_transformer as kt
 from keras_transformer.export import ExportError
 from keras_transformer.export.proof.comparison import (
     compare_forward,
+    compare_scores,
     compare_search,
     compare_texts,
 )
@@ -170,6 +171,14 @@ NO_TIE = "hypothesis 1, token 0 is 11, Keras has 7"
 def test_wrong_searches_are_refused(arguments, exact, message):
     with pytest.raises(ExportError, match=message):
         compare(*arguments, exact=exact)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # of NumPy, for -inf minus -inf
+@BOTH
+def test_scores_whose_difference_is_no_number_are_refused(exact):
+    impossible = np.array([-np.inf, -1.0], "float32")  # a token that both forbid
+    with pytest.raises(ExportError, match="scores differ from Keras' by nan"):
+        compare_scores("scores", [(impossible, np.ones(2))], [impossible], 1e-4, exact)
 
 
 def test_scores_of_rounded_weights_are_relative_to_their_spread():
