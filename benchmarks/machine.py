@@ -28,7 +28,9 @@ def busy_cores(count: int, pinned: bool = False) -> Iterator[None]:
     Args:
         pinned: whether each loop stays on one core. Otherwise the system may move it.
     """
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    # A loop ends with this process, also if that is killed.
+    code = f"import os\nwhile os.getppid() == {os.getpid()}:\n    for _ in range(10**6): pass"
+    loops = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(count)]
     try:
         for core, loop in enumerate(loops if pinned else ()):
             os.sched_setaffinity(loop.pid, {core})

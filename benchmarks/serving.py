@@ -216,7 +216,7 @@ def parse_arguments():
 
 
 def run_cases(args, folder):
-    """Runs all cases: the tiny model, then the base model on short and on long sentences."""
+    """Yields the rows of each case: the tiny model, then base on short and on long sentences."""
     import keras
 
     import keras_transformer as kt
@@ -226,12 +226,11 @@ def run_cases(args, folder):
     (short, sources), (long, others) = (
         (name, subjects.source_ids(tokenizer, lines)) for name, lines in texts.items()
     )
-    rows = []
     if "tiny" in args.sizes:
         bleu = subjects.bleu_of(tokenizer, references) if references else None
         forced = None if references else 16
         folders = prepare(folder, "tiny", model, tokenizer, forced, args)
-        rows += case(f"tiny, {short}", folders, sources, args, bleu, forced)
+        yield case(f"tiny, {short}", folders, sources, args, bleu, forced)
     if "base" in args.sizes:
         keras.utils.set_random_seed(0)
         model = kt.Transformer(**subjects.SHAPES["base"])
@@ -239,21 +238,23 @@ def run_cases(args, folder):
         count = max(BATCH, args.sentences // 10 // BATCH * BATCH)
         others = [ids for ids in others if len(ids) in LONG]
         args.single = max(5, args.single // 4)
-        rows += case(f"base, {short}", folders, sources[:count], args, None, FORCED_LENGTH)
+        yield case(f"base, {short}", folders, sources[:count], args, None, FORCED_LENGTH)
         if args.quick:  # PyTorch alone would take a minute
             folders = {key: place for key, place in folders.items() if key[0] != "torch"}
-        rows += case(f"base, {long}", folders, others[:count], args, None, FORCED_LENGTH)
-    return rows
+        yield case(f"base, {long}", folders, others[:count], args, None, FORCED_LENGTH)
 
 
 def main():
     args = parse_arguments()
-    with tempfile.TemporaryDirectory() as temporary:
-        rows = run_cases(args, args.artefacts or Path(temporary))
     args.output = args.output or bench.RESULTS / "serving.json"
     report = {"batch_size": BATCH, "forced_length_of_base": FORCED_LENGTH}
     report |= {"length_penalty": LENGTH_PENALTY, "clock": args.clock, "rounds": args.rounds}
-    bench.finish(args, "serving", report | {"rows": rows})
+    report["rows"] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for rows in run_cases(args, args.artefacts or Path(temporary)):
+            report["rows"] += rows
+            bench.keep(args, report)  # a stopped run keeps its cases
+    bench.finish(args, "serving", report)
 
 
 if __name__ == "__main__":
