@@ -12,9 +12,12 @@ Environment variables:
         programs. Otherwise tests skip the optimization, which costs more time than it saves.
 """
 
+import asyncio
 import contextlib
 import ctypes
+import functools
 import gc
+import inspect
 import os
 import pathlib
 import signal
@@ -37,6 +40,7 @@ DATA_SET_SKIP = "data set "
 SHORT = pathlib.Path(__file__).parent / "data"  # many short files
 GROWTH = 2**29  # bytes after which old objects are searched for garbage, too
 collected = 0  # bytes of memory after that search
+COROUTINE_SECONDS = 120  # of a test; others have the timeout of pyproject.toml
 CASES = pytest.StashKey[tuple[int, int]]()  # number of selected cases, and of all cases
 
 # Every run draws the same examples, so that a failure can be repeated. The option
@@ -104,6 +108,20 @@ def pytest_collection_modifyitems(config, items):
     config.stash[CASES] = len(items), found
     if hasattr(config, "workeroutput"):
         config.workeroutput["cases"] = config.stash[CASES]
+    for item in items:
+        if inspect.iscoroutinefunction(getattr(item, "obj", None)):
+            item.obj = limited(item.obj)
+
+
+def limited(test):
+    """Returns a coroutine function with a limit. A signal may leave its event loop in a wait."""
+
+    @functools.wraps(test)
+    async def run(**arguments):
+        async with asyncio.timeout(COROUTINE_SECONDS):
+            await test(**arguments)
+
+    return run
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -18,7 +18,7 @@ from keras_transformer.export.serving.refusals import Busy, TooLarge, Unavailabl
 LIMITS = Limits(open_requests=2, open_streams=3, buffered_bytes=100, lines=5)
 
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture

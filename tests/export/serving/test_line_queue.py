@@ -10,7 +10,7 @@ from keras_transformer.export.serving import line_queue
 from keras_transformer.export.serving.line_queue import DEATHS, NEXT_LINES, ByLine, LineQueue
 from keras_transformer.export.serving.refusals import Busy, Invalid, Late, WorkerLost
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 FAULTS = {"bad": ZeroDivisionError, "poison": WorkerLost, "refused": Invalid}
 
@@ -109,15 +109,9 @@ async def settled():
         await asyncio.sleep(0)
 
 
-async def submit(queue, items, options=None, **more):
-    """Sends a request. A queue that forgets it fails the test instead of holding it up."""
-    async with asyncio.timeout(60):
-        return await queue.submit(items, options, **more)
-
-
 def start(queue, *requests, options=None, **more):
     """Returns tasks of requests."""
-    return [asyncio.create_task(submit(queue, items, options, **more)) for items in requests]
+    return [asyncio.create_task(queue.submit(items, options, **more)) for items in requests]
 
 
 async def send(queue, *requests, **more):
@@ -183,7 +177,7 @@ async def test_waiting_lines_form_batches(opened, tokens, requests, batches):
     assert sender.items()[: 1 + len(batches)] == [[1], *batches] and queue.waiting == 0
     for batch in sender.items():
         assert len(batch) == 1 or len(batch) * max(batch) <= 2 * tokens
-    assert (await submit(queue, [])).results == []
+    assert (await queue.submit([])).results == []
 
 
 async def test_free_workers_share_the_waiting_lines(opened):
@@ -232,10 +226,10 @@ async def test_a_full_queue_refuses_and_late_requests_are_dropped(opened):
     queue, sender = opened(most_waiting=3)
     tasks = await begun(queue, sender, [1])
     with pytest.raises(Late):
-        await submit(queue, ["late"] * 2, deadline=asyncio.get_running_loop().time() + 0.05)
+        await queue.submit(["late"] * 2, deadline=asyncio.get_running_loop().time() + 0.05)
     tasks += await send(queue, [5, 5, 5])
     with pytest.raises(Busy, match="3 lines wait already"):
-        await submit(queue, [6])
+        await queue.submit([6])
     sender.free.set()
     assert [(await task).results for task in tasks] == [[2], [10] * 3]
     assert "late" not in [item for items, _ in sender.batches for item in items]
@@ -249,7 +243,7 @@ async def test_a_cancelled_request_removes_its_waiting_lines(opened):
         await asyncio.wait([task])
         assert queue.waiting == 0
     sender.free.set()
-    assert (await submit(queue, [3])).results == [6]
+    assert (await queue.submit([3])).results == [6]
     assert sender.items() == [[1], [3]]
 
 
@@ -269,7 +263,7 @@ async def test_an_error_reaches_only_requests_of_its_batch(opened):
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(one) for one in found[1:4]] == [ZeroDivisionError] * 3
     assert found[0].results == [100] and found[4].results == [140]
-    assert queue.waiting == 0 and (await submit(queue, [1])).results == [2]
+    assert queue.waiting == 0 and (await queue.submit([1])).results == [2]
 
 
 @pytest.mark.parametrize("fault, tries", [("poison", DEATHS), ("refused", 2)])
@@ -283,7 +277,7 @@ async def test_a_request_that_fails_a_batch_fails_alone(opened, fault, tries):
     assert [one.results for one in found] == [[100], [2], [2, 2]]
     failed = [len(batch) for batch, _ in sender.batches if fault in batch]
     assert failed == [4] + [1] * (tries - 1)
-    assert (await submit(queue, [3])).results == [6]
+    assert (await queue.submit([3])).results == [6]
 
 
 async def test_suspects_run_one_after_the_other(opened):
@@ -343,8 +337,8 @@ async def test_too_few_answers_are_an_error_and_the_queue_continues(opened):
     queue, sender = opened()
     sender.free.set()
     with pytest.raises(ValueError, match="shorter"):
-        await submit(queue, ["lost"])
-    assert (await submit(queue, [3])).results == [6]
+        await queue.submit(["lost"])
+    assert (await queue.submit([3])).results == [6]
 
 
 @pytest.mark.parametrize(
@@ -451,7 +445,7 @@ async def test_a_full_queue_refuses_the_client_that_fills_it(opened):
     assert queue.shares.total >= 512
     for number in range(8):
         with pytest.raises(Busy, match=r"lines wait already, \d+ of them of this client, wh"):
-            await submit(queue, [9] * 64, client=f"greedy {number}")
+            await queue.submit([9] * 64, client=f"greedy {number}")
     tasks += await send(queue, [2], client="ninth")
     sender.free.set()
     found = await asyncio.gather(*tasks, return_exceptions=True)
@@ -477,7 +471,7 @@ async def test_a_stream_gives_its_worker_to_others_and_goes_on(opened):
 
 async def test_a_stream_alone_keeps_its_worker(opened):
     queue, sender = opened(Streamer)
-    await submit(queue, [40], {"n": 0}, receive=lambda part: None)
+    await queue.submit([40], {"n": 0}, receive=lambda part: None)
     assert sender.items() == [[0]]
 
 
