@@ -62,7 +62,7 @@ _EPILOG = (
 )
 
 
-# What the command takes, but for the options of searches and sounds, which have their own groups.
+# The command's own arguments. Searches and sounds add their options as groups.
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "folder": {"help": "folder that export_onnx wrote"},
     "--check": {

@@ -1,4 +1,4 @@
-"""Small files in the formats of public data sets, for the tests of `examples/support/sets`."""
+"""Writes small files in the formats of public data sets, which tests of their readers open."""
 
 import gzip
 import io
