@@ -89,6 +89,8 @@ def check(arguments: Arguments, rules: Iterable[Rule]) -> None:
     for name in ("tokenizer", "target_tokenizer"):
         if getattr(arguments, name) is not None:
             check_tokenizer(getattr(arguments, name), name)
+    if hasattr(search, "check_tokenizers"):  # not the name of an engine
+        search.check_tokenizers(model)
     if arguments.tokenizer is not None:
         both, sizes = dict.fromkeys(("source", "target"), arguments.tokenizer), None
         if search is not None:

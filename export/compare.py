@@ -31,6 +31,7 @@ from keras_transformer.export.staging import ExportError
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
 from keras_transformer.text.corpora import read_lines
+from keras_transformer.text.vocabularies import check_tokenizers
 from keras_transformer.types import StrPath
 
 BATCH_SIZE = 50
@@ -130,8 +131,8 @@ def compare_with_keras(
         `Comparison`; `str()` formats it.
 
     Raises:
-        ValueError: `lines` is empty, a line is too long, the number of references differs, or the
-            artefact has no search that reads text.
+        ValueError: `lines` is empty, a line is too long, the number of references differs, the
+            artefact has no search that reads text, or the model was trained with another tokenizer.
         ArtefactError: the folder is damaged or not an artefact.
         ImportError: references need sacrebleu, which is not installed.
         ExportError: the other process failed.
@@ -145,6 +146,7 @@ def compare_with_keras(
     names = [value["name"] for value in manifest["inputs"]]
     given = {"artefact": artefact, "names": names, "lines": lines, "references": references}
     check_rules(RULES, SimpleNamespace(**given))
+    check_tokenizers(model, {"source": artefact.tokenizer, "target": artefact.target_tokenizer})
     lines = [text_of(line) for line in lines]
     scored = None if references is None else _scorer(references)
     search = getattr(searches, manifest["search"]["class_name"])

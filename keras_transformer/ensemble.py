@@ -12,6 +12,7 @@ import numpy as np
 from keras import layers, ops
 
 from keras_transformer.decoding import Cache, CachedDecoding
+from keras_transformer.text.vocabularies import recorded_digests, refuse_other_tokenizers
 from keras_transformer.training.distribution import DistributedModel
 from keras_transformer.types import Tensor
 
@@ -68,7 +69,7 @@ class Ensemble(_OfModels, DistributedModel):
     Masking: as in the members.
 
     Raises:
-        ValueError: fewer than two models, or different inputs or vocabularies.
+        ValueError: fewer than two models, or different inputs, vocabularies or tokenizers.
         TypeError: a model of another class.
 
     Example:
@@ -200,6 +201,9 @@ def _check_members(models: Sequence[Any]) -> None:
             "The members of an ensemble must read the same inputs and have the same vocabularies, "
             f"but they are {read}. Train them with the same tokenizer."
         )
+    first, *others = map(recorded_digests, models)
+    for other in others:
+        refuse_other_tokenizers(first, other, "The first member")
 
 
 def _described(model: Any) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from keras_transformer.search.inputs import (
 from keras_transformer.search.loop import Hypotheses, LoopInputs
 from keras_transformer.search.scores import Forbidden
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
+from keras_transformer.text.vocabularies import check_tokenizers
 from keras_transformer.types import Array, Tensor
 
 
@@ -139,13 +140,15 @@ class Search(loop.StepSearch):
             TypeError: if ids are not integers, if `model` lacks a method, or if an argument has the
                 wrong type.
             ValueError: if an argument is out of range, if `max_length` is below `min_length`, if
-                shapes do not fit, if a prompt or a prefix has padding before a token, or if Keras'
-                backend is not TensorFlow. Inside a `tf.function` the values of tensors are not
-                checked, and misplaced padding gives wrong tokens.
+                shapes do not fit, if a constraint has another tokenizer than the model, if a prompt
+                or a prefix has padding before a token, or if Keras' backend is not TensorFlow.
+                Inside a `tf.function` the values of tensors are not checked, and misplaced padding
+                gives wrong tokens.
         """
         options = {"max_length": max_length, **options}
         inputs = read_inputs(model, source_ids, options, self.call_defaults)
         self.check_room(model, max_length)
+        self.check_tokenizers(model)
         if not tf.executing_eagerly():
             return self._traced(model, inputs)
         check_ids(model, inputs)
@@ -248,6 +251,12 @@ class Search(loop.StepSearch):
                 f"but there is room for {room}. Pass max_length, at least {self.least_length}, to "
                 "a model with as many positions."
             )
+
+    def check_tokenizers(self, model: SearchModel) -> None:
+        """Raises `ValueError` if a constraint knows the texts of another tokenizer's ids."""
+        for constraint in self.constraints:
+            if constraint.tokenizer is not None:
+                check_tokenizers(model, {"target": constraint.tokenizer})
 
     def length_divisor(self, count: Any, length_penalty: Any = None) -> Any:
         """Returns the divisor of the score of a hypothesis; 1 without a length penalty.

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_transformer.search.inputs import for_each_sentence, missing_methods
 from keras_transformer.search.scores import Scores
-from keras_transformer.types import Array, Tensor
+from keras_transformer.types import AnyTokenizer, Array, Tensor
 
 Logits = TypeVar("Logits", Tensor, Scores)
 
@@ -54,6 +54,8 @@ class Constraint(Protocol):
             `max_length` is refused. Defaults to 0.
         search: the class of searches that follows the constraint, if not every search does: a
             subclass of the public search that makes it. Defaults to `None`: every search.
+        tokenizer: the target's tokenizer, if the constraint knows the texts of its ids. A search
+            refuses a model that was trained with another one. Defaults to `None`.
 
     Example:
 
@@ -73,6 +75,7 @@ class Constraint(Protocol):
     takes_listed: ClassVar[bool] = False
     least_length: int = 0
     search: ClassVar[type | None] = None
+    tokenizer: AnyTokenizer | None = None
 
     def read(self, source: Any, inputs: Mapping[str, Tensor]) -> Any:
         """Reads source and inputs once, before the first step.

@@ -75,7 +75,8 @@ class Pattern(Constraint):
             with at most one space between two parts. Strings and arrays without `maxLength` and
             `maxItems` can be as long as `max_length` allows. Defaults to `None`.
         choices: sequence of str, the possible outputs. Defaults to `None`.
-        tokenizer: the target's tokenizer: a `Tokenizer`, or a `JsonTokenizer` of bytes.
+        tokenizer: the target's tokenizer: a `Tokenizer`, or a `JsonTokenizer` of bytes. A search
+            refuses a model that was trained with another one.
 
     Raises:
         ImportError: if the package `outlines-core` is missing.
@@ -109,6 +110,7 @@ class Pattern(Constraint):
                 f"{type(tokenizer).__name__}."
             )
         self.regex: str = _as_regex(regex, json_schema, choices)
+        self.tokenizer: AnyTokenizer | None = tokenizer
         texts = tokenizer.piece_bytes
         self.automaton: TokenAutomaton = token_automaton(
             *_byte_automaton(self.regex), texts, *_first_texts(tokenizer, texts)

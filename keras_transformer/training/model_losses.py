@@ -14,6 +14,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.text.vocabularies import recorded_digests, refuse_other_tokenizers
 from keras_transformer.training.losses import (
     LEAST_LOGIT,
     ReplicaLoss,
@@ -214,8 +215,8 @@ class Distillation(ModelLoss):
 
     Raises:
         TypeError: `loss` is not a `SequenceCrossentropy`.
-        ValueError: `weight` is outside [0, 1], the teacher is missing in training, or the model is
-            not of this package.
+        ValueError: `weight` is outside [0, 1]; or, in training, the teacher is missing or knows
+            another tokenizer, or the model is not of this package.
 
     Example:
 
@@ -258,6 +259,9 @@ class Distillation(ModelLoss):
                 "Distillation has no teacher: a saved model does not contain it. Compile the model "
                 "again with loss=Distillation(teacher)."
             )
+        refuse_other_tokenizers(
+            recorded_digests(self.teacher), recorded_digests(model), "The teacher"
+        )
         wanted = ops.stop_gradient(self.teacher(x, training=False))
         both = [self._tokens(y_true, z, sample_weight) for z in (y_pred, wanted)]
         weights = both[0][1]

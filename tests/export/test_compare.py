@@ -7,10 +7,13 @@ import pytest
 from helpers import exports
 from helpers.exports import LINES as TRAINED
 
+import keras_transformer as kt
 from keras_transformer.export import Comparison, compare, compare_with_keras
 from keras_transformer.export.artefact.manifest import seal
 from keras_transformer.export.artefact.reader import read_artefact
+from keras_transformer.text.vocabularies import with_tokenizers
 
+OTHER = kt.Tokenizer.train([line[::-1] for line in TRAINED], exports.VOCAB, hard_vocab_limit=False)
 LINES = [*TRAINED, "a red dog", "two men run , a dog 's hat ."]
 
 
@@ -68,6 +71,18 @@ def test_the_command_prints_the_comparison(tmp_path, capsys):
 def test_wrong_lines_and_artefacts_are_refused(folder, lines, references, message):
     with pytest.raises(ValueError, match=message):
         compare_with_keras(exports.shared_model(), folder(), lines, references)
+
+
+@pytest.mark.parametrize("name", ["translate", "generate"])
+def test_a_model_of_another_tokenizer_is_refused(name):
+    model = exports.tiny(name)
+    for own in (exports.tokenizer(), OTHER):
+        with_tokenizers(model, own)
+        if own is OTHER:
+            with pytest.raises(ValueError, match="trained with another tokenizer of the"):
+                compare_with_keras(model, exports.artefact(kind=name), LINES[:1])
+        else:
+            assert compare_with_keras(model, exports.artefact(kind=name), LINES[:1]).sentences == 1
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from helpers.tiers import quick
 
 import keras_transformer as kt
 from keras_transformer import plots
@@ -34,6 +35,7 @@ def trained(lines, **options):
 
 
 OWN, ALIEN = trained(["a b c", "d e f"]), trained(["u v w", "x y z"])
+LARGE = kt.Tokenizer.train(["u v w x y z a b", "zx yv uw"] * 9, 290, hard_vocab_limit=False)
 
 
 def batches(tokenizer=OWN, target=None):
@@ -116,6 +118,89 @@ def test_every_door_refuses_another_tokenizer_of_the_same_size(door, model, tmp_
     assert not list(tmp_path.iterdir())
 
 
+def choosing(tokenizer, search=kt.GreedySearch, **options):
+    return search(constraints=[kt.Pattern(choices=["a", "b"], tokenizer=tokenizer)], **options)
+
+
+class Own(kt.search.Constraint):
+    """A constraint of the caller that knows the texts of ids."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+    def step(self, logits, past, state, known):
+        return logits, state
+
+
+def in_graph(model, one):
+    return tf.function(lambda ids: choosing(one)(model, ids, 4).ids)(tf.constant([[5, 3]]))
+
+
+def taught(one):
+    teacher = fitted(kt.Transformer(OWN.vocab_size, **SIZES), batches(one))
+    student = kt.Transformer(OWN.vocab_size, **SIZES)
+    student.compile("sgd", kt.Distillation(teacher))
+    student.fit(batches(), verbose=0)
+
+
+def listed(model, one):
+    every = kt.Shortlist(np.full((OWN.vocab_size, 1), 9), np.ones(OWN.vocab_size, bool))
+    return choosing(one)(kt.search.Shortlisted(model, every), [[5, 3]], 4)
+
+
+def other_member(one):
+    return fitted(kt.Transformer(OWN.vocab_size, **SIZES), batches(one))
+
+
+# What was made with a tokenizer meets a model.
+MEETINGS = {
+    "a pattern, greedy search": lambda model, one: choosing(one)(model, [[5, 3]], 4),
+    "beam search": lambda model, one: choosing(one, kt.BeamSearch, beam_width=2)(
+        model, [[5, 3]], 4
+    ),
+    "samples": lambda model, one: choosing(one, kt.Sampling)(model, [[5, 3]], 4, seed=1),
+    "beside the right tokenizer": lambda model, one: kt.translate(
+        choosing(one), model, OWN, SOURCES, max_length=4
+    ),
+    "in a graph": in_graph,
+    "an ensemble searched": lambda model, one: choosing(one)(kt.Ensemble([model] * 2), [[5, 3]], 4),
+    "a shortlist": listed,
+    "own constraint": lambda model, one: kt.GreedySearch(constraints=[Own(one)])(
+        model, [[5, 3]], 4
+    ),
+    "BleuCallback": lambda model, one: model.fit(
+        batches(),
+        callbacks=[kt.BleuCallback(choosing(one), OWN, SOURCES, TARGETS)],
+        verbose=0,
+    ),
+    "a member of an ensemble": lambda model, one: kt.Ensemble([model, other_member(one)]),
+    "a teacher": lambda model, one: taught(one),
+}
+
+
+FAST = ("a pattern, greedy search", "own constraint", "a member of an ensemble", "a teacher")
+
+
+@pytest.mark.parametrize("name", quick(MEETINGS, *FAST))
+def test_what_another_tokenizer_made_is_refused(name, model):
+    meet = MEETINGS[name]
+    meet(model, OWN)
+    with pytest.raises(ValueError, match=OTHER.format("(source|target)")):
+        meet(model, ALIEN)
+
+
+@pytest.mark.parametrize("export", [export_onnx, export_saved_model])
+def test_an_export_refuses_the_pattern_of_another_tokenizer(export, model, tmp_path):
+    """Before it traces, where each error sounds like one of the model's layers."""
+    for tokenizer, told in (
+        (ALIEN, OTHER.format("target")),
+        (LARGE, "^The tokenizer of the target has"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            export(model, tmp_path / "a", OWN, choosing(tokenizer), max_length=4)
+    assert not list(tmp_path.iterdir())
+
+
 ALIENS = {
     "other pieces": ALIEN,
     "another order of the pieces": trained(["d e f", "a b c c c"]),
@@ -186,10 +271,9 @@ def test_a_head_on_an_encoder_knows_the_tokenizer_of_the_encoder(tmp_path):
 
 def test_an_imported_encoder_in_a_translator_has_a_tokenizer_of_the_source_only():
     encoder, _ = with_tokenizers(kt.TransformerEncoder(OWN.vocab_size, **SIZES), OWN)
-    large = kt.Tokenizer.train(["u v w x y z", "zx yv uw"] * 9, 290, hard_vocab_limit=False)
-    assert large.vocab_size > OWN.vocab_size
-    two = kt.Transformer(large.vocab_size, **SIZES, encoder=encoder)
-    check(fitted(two, batches(OWN, large)), target_tokenizer=large)
+    assert LARGE.vocab_size > OWN.vocab_size
+    two = kt.Transformer(LARGE.vocab_size, **SIZES, encoder=encoder)
+    check(fitted(two, batches(OWN, LARGE)), target_tokenizer=LARGE)
 
 
 def test_models_that_share_the_table_share_the_record():
