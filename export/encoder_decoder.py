@@ -32,6 +32,7 @@ from keras_transformer.types import Array, Ids
 
 # Whether a model has something that an engine does not support, and its text for the error.
 Difference: TypeAlias = tuple[Callable[[Transformer], Any], Callable[[Transformer], str]]
+Forward: TypeAlias = Callable[..., Any]  # a model, or the same function traced
 
 CONFIG_FILE = "config.json"
 # This entry of the configuration marks an export. Engines ignore it.
@@ -222,8 +223,8 @@ class LogitsTask:
 class GreedyTask:
     """The greedy search of an engine, as `exporter.Task`.
 
-    Keras computes it with a whole forward pass for each token. Padding and the begin token have the
-    bias `NEVER`.
+    Keras computes it with a whole forward pass for each token, traced once where that is possible.
+    Padding and the begin token have the bias `NEVER`.
 
     Args:
         model: `Transformer` in float32.
@@ -235,6 +236,7 @@ class GreedyTask:
         self.model: Transformer = model
         self.max_length: int = max_length
         self.passed: Transformer = passed
+        self._forward: Forward = _traced(model)
 
     def cases(self, samples: Sequence[Case] | None = None) -> Sequence[Case]:
         """Returns the samples, dicts with `source_ids` (B, S)."""
@@ -245,10 +247,10 @@ class GreedyTask:
         tokens = np.full((len(case[signature.SOURCE_IDS]), self.max_length), PAD_ID, np.int32)
         running = np.ones(len(tokens), bool)
         for place in range(self.max_length):
-            log_probs, _ = _log_probs(self.model, case, tokens)
+            log_probs, _ = _log_probs(self._forward, case, tokens)
             tokens[running, place] = log_probs[running, place].argmax(axis=-1)
             running &= tokens[:, place] != END_ID
-        scores, _ = _scores(self.model, case, tokens)
+        scores, _ = _scores(self._forward, case, tokens)
         return tokens[:, np.newaxis], scores.astype(np.float32)
 
     def compare(
@@ -281,10 +283,21 @@ class GreedyTask:
         return comparison.same_tokens(expected, found)
 
 
-def _log_probs(model: Transformer, case: Case, tokens: Ids) -> tuple[Array, Array]:
+def _traced(model: Transformer) -> Forward:
+    """Returns the model, traced on TensorFlow: a call of many small operations takes long there."""
+    if keras.backend.backend() != "tensorflow":
+        return model
+    import tensorflow as tf
+
+    return tf.function(model, autograph=False)
+
+
+def _log_probs(forward: Forward, case: Case, tokens: Ids) -> tuple[Array, Array]:
     """Returns log-probabilities (B, T, V) for generated tokens (B, T), and their spread (B, T)."""
     given = np.pad(tokens[:, :-1], [(0, 0), (1, 0)], constant_values=BEGIN_ID)
-    logits = model({**case, signature.TARGET_IDS: given}, training=False)
+    inputs = {**case, signature.TARGET_IDS: given}
+    tensors = {name: keras.ops.convert_to_tensor(ids) for name, ids in inputs.items()}
+    logits = forward(tensors, training=False)
     logits = keras.ops.convert_to_numpy(logits).astype(np.float64)
     comparison.check_no_nan("Logits of the forward pass", logits)
     spread = logits.std(axis=-1)
@@ -292,9 +305,9 @@ def _log_probs(model: Transformer, case: Case, tokens: Ids) -> tuple[Array, Arra
     return log_softmax(logits), spread
 
 
-def _scores(model: Transformer, case: Case, tokens: Ids) -> tuple[Array, Array]:
+def _scores(forward: Forward, case: Case, tokens: Ids) -> tuple[Array, Array]:
     """Returns the scores (B, 1) of generated tokens (B, T), and their spread (B, 1)."""
-    log_probs, spread = _log_probs(model, case, tokens)
+    log_probs, spread = _log_probs(forward, case, tokens)
     chosen = np.take_along_axis(log_probs, tokens[..., np.newaxis], axis=2)[..., 0]
     sums = [np.where(tokens != PAD_ID, part, 0.0).sum(axis=1) for part in (chosen, spread)]
     return sums[0][:, np.newaxis], sums[1][:, np.newaxis]
