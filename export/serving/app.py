@@ -4,6 +4,7 @@ import functools
 import ipaddress
 import urllib.parse
 from collections.abc import Iterable, Mapping
+from http import HTTPStatus
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -78,6 +79,8 @@ async def _refused(request: Request, refusal: Refusal) -> JSONResponse:
 
 async def _no_route(request: Request, error: HTTPException) -> JSONResponse:
     text = f"{error.detail}: no such address."
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        text = f"{request.method} is not allowed here. Use {error.headers['Allow']}."
     return _error(request.scope["path"], error.status_code, text, error.headers)
 
 

@@ -99,6 +99,7 @@ def test_unknown_names_get_short_reasons(small, place):
 def test_wrong_addresses_and_headers_are_refused(small, method, path, headers, status):
     found, _, body = small.request(method, path, LINE, headers)
     assert found == status and json.loads(body)["error"]
+    assert (status == 405) == (b"DELETE is not allowed here. Use POST." in body)
 
 
 @pytest.mark.parametrize(
