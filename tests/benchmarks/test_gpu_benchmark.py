@@ -12,11 +12,11 @@ import sys
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.full
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 LAYERS = {"MultiHeadAttention", "AdditiveAttention", "FeedForward", "TokenEmbedding"}
 LAYERS |= {"SinusoidalPositionEncoding", "LearnedPositionEncoding", "RotaryPositionEncoding"}
 LAYERS |= {"EncoderBlock", "DecoderBlock", "TransformerEncoder", "CausalTransformer", "Transformer"}
+in_miniature = pytest.mark.nightly
 
 
 def run(path, *parts):
@@ -43,6 +43,7 @@ def report(tmp_path_factory):
     return found
 
 
+@in_miniature
 def test_every_layer_is_right_in_every_precision(report):
     part = report["parts"]["correctness"]
     assert part["status"] == "done"
@@ -54,6 +55,7 @@ def test_every_layer_is_right_in_every_precision(report):
         assert 0 < row["relative_error"] < row["limit"] < 0.04
 
 
+@in_miniature
 def test_low_precisions_compute_in_low_precision(report):
     errors = {
         row["precision"]: row["units"]
@@ -64,6 +66,7 @@ def test_low_precisions_compute_in_low_precision(report):
         assert errors[precision] > 0.1, "less than a tenth of one rounding: float32 ran instead"
 
 
+@in_miniature
 def test_serving_ran_on_the_provider_and_the_engines_agree(report):
     part = report["parts"]["serving"]
     assert part["status"] == "done"
@@ -82,6 +85,7 @@ def test_serving_ran_on_the_provider_and_the_engines_agree(report):
         assert row["agreement"] == (1.0 if row["rival"] else None)
 
 
+@in_miniature
 def test_fit_trains_under_a_strategy_and_a_missing_data_set_is_named(report):
     part = report["parts"]["strategy"]
     assert part["status"] == "done"
@@ -92,6 +96,7 @@ def test_fit_trains_under_a_strategy_and_a_missing_data_set_is_named(report):
     assert quality["status"] == "left out" and "--multi30k" in quality["reason"]
 
 
+@in_miniature
 def test_the_report_names_versions_date_and_device(report):
     assert report["versions"]["onnxruntime"] and report["date"] and report["device"]
     assert report["machine"]["threads"] == 1
@@ -104,6 +109,7 @@ def benchmark(monkeypatch):
     return pytest.importorskip
 
 
+@pytest.mark.full
 def test_training_counts_the_operations_of_every_product(benchmark):
     """Counts by hand: one block on either side, D 2, F 3, V 5, one row of 7 tokens."""
     training = benchmark("training")
@@ -116,6 +122,7 @@ def test_training_counts_the_operations_of_every_product(benchmark):
     assert training.step_flops(size, 5, batch=1, length=7) == 3 * 2 * multiplications
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")  # of KerasHub's imports
 def test_the_compared_models_have_the_same_parameters(benchmark):
     import keras

@@ -128,17 +128,14 @@ TASKS = {
 FULL = (
     "anomalies",
     "answer",
-    "denoise",
     "detect",
     "draw",
-    "drive",
     "entities",
     "extract",
     "forecast",
     "intents",
     "speak",
     "summarise",
-    "video",
 )
 NEEDS = {"control": "gymnasium", "drive": "highway_env", "music": "mido"}
 
@@ -283,7 +280,7 @@ def test_a_melody_is_kept_when_it_is_harmonized(finished):
     assert found == [pitch for pitch, *_ in notes(melody)]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_policy_reads_the_other_vehicles_as_a_set(finished):
     predictor = Predictor(finished("drive") / "onnx")
     views, _ = roads.demonstrations(1, seed=3)
@@ -296,7 +293,7 @@ def test_a_policy_reads_the_other_vehicles_as_a_set(finished):
     assert actions.shape == (len(views), 5) and np.ptp(actions, axis=0).min() > 1e-3
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_artefact_removes_the_same_noise_as_keras(finished):
     folder = finished("denoise")
     script, sets = load("denoise"), noisy_speech.made_voices()
@@ -313,7 +310,7 @@ def test_the_artefact_removes_the_same_noise_as_keras(finished):
     np.testing.assert_allclose(ratios, si_sdr(made.noisy, made.clean), atol=0.03)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_artefact_reads_a_clip_as_keras_does(finished):
     folder = finished("video")
     script, random = load("video"), np.random.default_rng(7)

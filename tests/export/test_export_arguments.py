@@ -235,11 +235,16 @@ def of_runner(make):
     return observe
 
 
+@functools.cache
+def opened(make, folder):
+    return make(folder)
+
+
 def of_method(make, folder, name):
     """Returns a function of a method's arguments: its results."""
 
     def observe(**given):
-        found = getattr(make(folder()), name)(**given)
+        found = getattr(opened(make, folder()), name)(**given)
         return str(list(found) if hasattr(found, "__next__") else found)
 
     return observe

@@ -69,7 +69,7 @@ SEARCHES = {
 }
 
 
-@pytest.mark.parametrize("name", quick(SEARCHES, "options"))
+@pytest.mark.parametrize("name", quick(SEARCHES, "options", nightly=("forbidden", "penalty")))
 def test_options_and_constraints_give_the_tokens_of_keras(name):
     search, options, call = SEARCHES[name]
     session = open_session(read_artefact(artefact(search, options=options)), threads=1)

@@ -12,12 +12,12 @@ from helpers import tiers
 
 TESTS = pathlib.Path(__file__).parents[1]
 FEW = {
-    "search/test_token_scores.py": "scores_as_a_forward_pass",
     "training/test_steps.py": "one_replica",
     "models/test_models.py": "learns_to_copy or steps_with_a_cache",
 }
 MANY = {
     **FEW,
+    "search/test_token_scores.py": "scores_as_a_forward_pass",
     "search/test_search.py": "plain_search or beam or samples",
     "training/test_steps.py": "one_replica or train_on_batch",
     "models/test_models.py": "learns_to_copy or steps_with_a_cache or model_matches_the_reference",
