@@ -95,10 +95,11 @@ CHUNKED = b"\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 @pytest.mark.parametrize(
     "data, status",
     [
-        (b"GET /live HTTP/1.1" + CHUNKED + b"0\r\n" + b"a: b\r\n" * 20_000, b"431"),
+        # These read no body, so the answer may be on its way when the rest arrives.
+        (b"GET /live HTTP/1.1" + CHUNKED + b"0\r\n" + b"a: b\r\n" * 20_000, b"431|200"),
+        (b"GET /metrics HTTP/1.1" + CHUNKED + b"0\r\n" + b"a: b\r\n" * 20_000, b"431|200"),
         (b"GET /live HTTP/1.1" + CHUNKED + b"zz\r\n", b"400"),
         (b"GET /live HTTP/1.1" + CHUNKED + b"1\r\nxyz", b"400"),
-        (b"GET /metrics HTTP/1.1" + CHUNKED + b"0\r\n" + b"a: b\r\n" * 20_000, b"431"),
         (b"GET /nothing HTTP/1.1" + CHUNKED + b"-1\r\n", b"400"),
         (b"POST /detect HTTP/1.1" + CHUNKED + b"0\r\n" + b"a: b\r\n" * 20_000, b"431"),
         (b"POST /translate HTTP/1.1" + CHUNKED + b"2\r\n{}zz\r\n", b"400"),
@@ -112,7 +113,8 @@ def test_a_refused_rest_of_a_request_is_no_failure(small, caplog, data, status):
     """The application answers the request while its rest is refused."""
     with connected(small, data) as opened:
         found = received(opened)
-    assert found.startswith(b"HTTP/1.1 " + status) and found.count(b"HTTP/1.1 ") == 1
+    expected = tuple(b"HTTP/1.1 " + one for one in status.split(b"|"))
+    assert found.startswith(expected) and found.count(b"HTTP/1.1 ") == 1
     assert ask(small)[0] == 200
     wait_for(lambda: small.metric("open_requests") == 0)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
