@@ -34,9 +34,9 @@ OPSET = 17
 # The IR version of that opset.
 IR_VERSION = 8
 UNTRACEABLE = (
-    "TensorFlow cannot trace the model. If a layer raised the error, `model.predict` fails, too: use"
-    " keras.ops there and no Python condition on the values of tensors, and build the model outside"
-    " of keras.RematScope."
+    "TensorFlow cannot trace the model. If a layer raised the error, `model.predict` fails, too:"
+    " use keras.ops there and no Python condition on the values of tensors, and build the model"
+    " outside of keras.RematScope."
 )
 # Protocol buffers are limited to 2 GiB, and the graph needs some of that.
 LARGEST_FILE = 2**31 - 2**24

@@ -152,7 +152,7 @@ def other_member(one):
     return fitted(kt.Transformer(OWN.vocab_size, **SIZES), batches(one))
 
 
-# What was made with a tokenizer meets a model.
+# What a search, a callback, an ensemble or a loss does with something that a tokenizer made.
 MEETINGS = {
     "a pattern, greedy search": lambda model, one: choosing(one)(model, [[5, 3]], 4),
     "beam search": lambda model, one: choosing(one, kt.BeamSearch, beam_width=2)(
