@@ -127,5 +127,6 @@ TABLES = {
     "whisper-long": LONG,
     "whisper-random": WHISPER_RANDOM,
     "whisper-speed": whisper_speed,
+    "whisper-speed-amd": whisper_speed,
     "whisper-texts": TEXTS,
 }

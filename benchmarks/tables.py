@@ -33,9 +33,10 @@ FILES = {
     "quality": "multi30k_tiny_seed1",
     "quality-raw": "multi30k_raw_seed1",
     "whisper-speed": "whisper",
+    "whisper-speed-amd": "whisper_amd",
 }
 # Tables that name date and machine themselves, or need not.
-BARE = {name for name in FILES if name != "whisper-speed"}
+BARE = {name for name in FILES if not name.startswith("whisper-speed")}
 
 
 def read(name):

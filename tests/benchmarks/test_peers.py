@@ -71,11 +71,14 @@ def test_the_line_on_speed_gives_the_range_of_all_rows_of_free_cores():
     rows = [{**row, "throughput_times_ctranslate2": ratio} for ratio in (1.26, 1.0, 1.19)]
     rows.append({**row, "throughput_times_ctranslate2": 0.5, "busy": 1})
     rows.append({**row, "throughput_times_ctranslate2": 0.4, "engine": "ours, before"})
-    rows.append({**row, "case": "tiny, words", "throughput_times_ctranslate2": 0.71})
+    tiny = {**row, "case": "tiny, words"}
+    rows.append({**tiny, "throughput_times_ctranslate2": 6.0})
+    rows.append({**tiny, "precision": "float32", "throughput_times_ctranslate2": 0.71})
+    rows.append({**row, "precision": "float32", "throughput_times_ctranslate2": 1.1})
     machine = {"threads": 2, "processor": "Intel(R) Xeon(R) Processor"}
     report = {"rows": rows, "machine": machine, "date": "2026-11-28"}
     line = " ".join(engine_columns.speed_line(report).split())
-    assert "**1.0 to 1.3 times the speed of CTranslate2 in int8**" in line
+    assert "**1.0 to 1.3 times the speed of CTranslate2 in int8 and 1.1 times in float32**" in line
     assert "random weights and forced lengths" in line
     assert "2 threads of an Intel Xeon, 2026-11-28" in line
-    assert "0.7 times at a tiny size" in line
+    assert "0.7 times at a tiny size in float32" in line
