@@ -235,9 +235,10 @@ class TransformerModel(DistributedModel):
     def enable_lora(self, rank: int, names: tuple[str, ...] = ("query", "value")) -> None:
         """Adds trainable low-rank updates to some projections, and freezes all other layers.
 
-        LoRA (arXiv 2106.09685): W + A B with A (inputs, rank) and B (rank, outputs). Saving
-        merges the updates into W. Compile the model after this call: `fit` refuses an earlier
-        `compile`.
+        LoRA (arXiv 2106.09685): W + A B with A (inputs, rank) and B (rank, outputs). `save` keeps
+        the updates apart; `save_weights` and exports merge them into W. Layers that were frozen
+        before get updates, too; freeze the updates of a layer or a side after this call. Compile
+        the model after it: `fit` refuses an earlier `compile`.
 
         Args:
             rank: r, the inner size of the updates.
@@ -266,8 +267,20 @@ class TransformerModel(DistributedModel):
                 "these: model.save_weights(path), and load_weights(path) in a new model of the "
                 "same arguments."
             )
-        for layer in self._flatten_layers(include_self=False):
-            layer.trainable = False
+        # Keras ignores `trainable = False` of a layer that is frozen, whatever is inside. So the
+        # layers around an update stay trainable, unless they have weights of their own.
+        every = self._flatten_layers(include_self=False)
+        around = [
+            layer
+            for layer in every
+            if not layer._trainable_variables
+            and any(inner in chosen for inner in layer._flatten_layers(include_self=False))
+        ]
+        for layer in around:
+            layer.trainable = True
+        for layer in every:
+            if layer not in around:
+                layer.trainable = False
         for layer in chosen:
             layer.trainable = True
             layer.enable_lora(rank)

@@ -201,6 +201,53 @@ def test_lora_trains_the_updates_alone_and_saving_merges_them(kind, tmp_path):
     assert len(again.trainable_weights) == len(model.trainable_weights)
 
 
+def first_block(model):
+    return model.get_layer("encoder_block_0")
+
+
+PARTS = {
+    "a side": lambda model: [model.encoder],
+    "a block": lambda model: [model.get_layer("encoder_block_0")],
+    "an attention": lambda model: [model.get_layer("encoder_block_0").self_attention],
+    "a projection": lambda model: [
+        model.get_layer("encoder_block_0").self_attention.query_projection
+    ],
+    "all layers of a side": lambda model: model.encoder.layers,
+    "the other side": lambda model: [model.decoder],
+    "the model": lambda model: [model],
+}
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("frozen_before", [False, True])
+@pytest.mark.parametrize("part", PARTS)
+def test_updates_of_lora_can_be_frozen_and_trained_again(part, frozen_before, saved, tmp_path):
+    model = kt.Transformer(V, **SIZES)
+    model.encoder.trainable = not frozen_before
+    model.enable_lora(3)
+    model = loaded(model, tmp_path) if saved else model
+    updates = {weight.path for weight in model.trainable_weights}
+    assert len(updates) == 24
+    frozen = set()
+    for layer in PARTS[part](model):
+        frozen |= {weight.path for weight in layer.weights} & updates
+        layer.trainable = False
+    assert frozen
+    assert {weight.path for weight in model.trainable_weights} == updates - frozen
+    if part in ("a side", "a block") and not saved:
+        assert trained(model) == updates - frozen
+
+
+def test_updates_inside_another_model_can_be_frozen():
+    encoder = kt.TransformerEncoder(V, **SIZES)
+    encoder.enable_lora(3)
+    ids = keras.Input((None,), dtype="int32")
+    model = keras.Model(ids, keras.layers.Dense(2, name="head")(kt.SequencePooling()(encoder(ids))))
+    assert len(model.trainable_weights) == 10
+    encoder.trainable = False
+    assert {weight.path for weight in model.trainable_weights} == {"head/kernel", "head/bias"}
+
+
 def test_a_model_must_be_compiled_after_lora():
     model = kt.CausalTransformer(V, **SIZES)
     trained(model)
