@@ -15,6 +15,12 @@ of the step, too, which ONNX Runtime packs. Packing does not help a step of one 
 products with such a weight then read the weight in the file. Products before the loop may read it
 there, too: they run once, and a packed copy for them takes as much memory as the weight.
 
+Their pages are released while the session runs.
+
+Of a table of embeddings, a call reads some rows. But with each page that is read, Linux maps up to
+15 others of the file. So the pages of a large table are released after each call: else the whole
+table would soon be in memory. `ReleasingSession` does both.
+
 The protocol buffers are read by hand. A parser copies every weight and does not return its place in
 the file, and servers would need the package `onnx`. ONNX's external data would do without this
 module, but makes two files of a model. A message of protocol buffers is a sequence of fields, each
@@ -28,13 +34,15 @@ import mmap
 import os
 import pathlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import onnxruntime
 
 from keras_transformer.export.artefact.signature import STEP_COPY
 
+Pages: TypeAlias = tuple[int, int]  # start and length, in bytes
 # Tensors of fewer bytes stay in the graph: biases, scales, shapes.
 SMALLEST = 1 << 14
 # {message: {number of a field: its message}}, on the path from the model to its tensors.
@@ -52,8 +60,11 @@ _EXTERNAL = 1
 _TYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 10: np.float16}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10  # bytes
+# Operators that read some rows of their first input.
+_GATHERS = ("Gather", "GatherBlockQuantized")
 # Pause between two releases of pages.
-RELEASE_SECONDS = 0.005
+RELEASE_SECONDS = 0.002
+LEAST_TABLE = 1 << 23
 # Python takes seconds to read this number of fields. A large model has a tenth of it.
 MOST_FIELDS = 2**19
 
@@ -75,7 +86,11 @@ class MappedModel:
 
     Attributes:
         graph: bytes, the model without large tensors.
-        body_weights: dict from names to arrays, the large weights in the bodies of loops.
+        arrays: dict from names to arrays of the mapping: large weights in the bodies of loops,
+            tables of which nodes gather rows, and weights that only products before a loop read.
+        read_once: list of starts and lengths in the file, in bytes: whole pages of weights that
+            only products before a loop read there.
+        tables: the same for tables of at least `LEAST_TABLE` bytes.
         opened: `os.stat_result` of the file that was read.
 
     Raises:
@@ -86,39 +101,50 @@ class MappedModel:
     def __init__(self, path: pathlib.Path, pack_loop: bool = True, pack_start: bool = True):
         self._name, self._fields_left = path.name, MOST_FIELDS
         self._pack_loop, self._pack_start = pack_loop, pack_start and pack_loop
-        self.body_weights: dict[str, np.ndarray] = {}
+        self.arrays: dict[str, np.ndarray] = {}
         self._mapping: mmap.mmap | None = None
         self._outer_tensors: dict[str, tuple[int, int]] = {}  # name -> the tensor's place
         self._unpacked: dict[str, None] = {}  # names of shared tensors, in order
+        self._gathered: dict[str, None] = {}  # names of tensors of which nodes gather rows
+        self._places: dict[str, tuple[int, int]] = {}  # name of an array -> its start and end
         with open(path, "rb") as self._file:
             self.opened: os.stat_result = os.fstat(self._file.fileno())
             self.graph: bytes = self._rewrite("model", 0, self.opened.st_size)
+            once = set(self._unpacked) if self._pack_loop else set()
+            gathered = self._gathered.keys() - self._unpacked.keys()
+            for name in (once | gathered) & self._outer_tensors.keys():
+                self._tensor(*self._outer_tensors[name], as_array=True)
+            self.read_once: list[Pages] = self._pages(once)
+            tables = self._pages(gathered)
+            self.tables = [pages for pages in tables if pages[1] >= LEAST_TABLE]
 
-    def add_body_weights(
-        self, options: onnxruntime.SessionOptions
-    ) -> dict[str, onnxruntime.OrtValue]:
-        """Gives `body_weights` to a session that will be opened with `options`.
+    def add_arrays(self, options: onnxruntime.SessionOptions) -> dict[str, onnxruntime.OrtValue]:
+        """Gives `arrays` to a session that will be opened with `options`.
 
         Returns:
             Dict of the `OrtValue`s. Keep it as long as the session.
         """
         make, values = onnxruntime.OrtValue.ortvalue_from_numpy, {}
-        for name, array in self.body_weights.items():
+        for name, array in self.arrays.items():
             values[name] = make(array)
             options.add_initializer(name, values[name])
         return values
 
     @contextlib.contextmanager
-    def releasing(self) -> Iterator[None]:
-        """Releases the pages of the mapping repeatedly, until the `with` block ends.
+    def releasing(self, places: Sequence[Pages] = ((0, 0),)) -> Iterator[None]:
+        """Releases pages of the mapping repeatedly, until the `with` block ends.
 
         A page that is read again comes from the file.
+
+        Args:
+            places: starts and lengths in bytes. A length of 0 reaches to the end of the file.
+                Defaults to the whole file.
         """
-        if self._mapping is None or not hasattr(self._mapping, "madvise"):  # Windows has none
+        if not places or self._mapping is None:
             yield
             return
         ended = threading.Event()
-        thread = threading.Thread(target=self._release_until, args=(ended,), daemon=True)
+        thread = threading.Thread(target=self._release_until, args=(ended, places), daemon=True)
         thread.start()
         try:
             yield
@@ -126,10 +152,23 @@ class MappedModel:
             ended.set()
             thread.join()
 
-    def _release_until(self, ended: threading.Event) -> None:
+    def _release_until(self, ended: threading.Event, places: Sequence[Pages]) -> None:
         while not ended.wait(RELEASE_SECONDS):
-            self._mapping.madvise(mmap.MADV_DONTNEED)
-        self._mapping.madvise(mmap.MADV_DONTNEED)
+            self.release(places)
+        self.release(places)
+
+    def release(self, places: Sequence[Pages]) -> None:
+        """Releases pages, as `releasing`, once."""
+        if self._mapping is None or not hasattr(self._mapping, "madvise"):  # Windows has none
+            return
+        for start, length in places:
+            self._mapping.madvise(mmap.MADV_DONTNEED, start, length or len(self._mapping))
+
+    def _pages(self, names: Iterable[str]) -> list[Pages]:
+        """Returns the starts and lengths of the pages that hold large tensors."""
+        places = [self._places[name] for name in names if name in self._places]
+        firsts = [start // mmap.PAGESIZE * mmap.PAGESIZE for start, _ in places]
+        return [(first, stop - first) for first, (_, stop) in zip(firsts, places, strict=True)]
 
     def _read(self, start: int, end: int) -> bytes:
         """Reads bytes of the file. A mapping of a truncated file would end the process."""
@@ -155,6 +194,8 @@ class MappedModel:
             inner = _MESSAGES.get(message, {}).get(number)
             if inner is None:
                 continue
+            if inner == "node" and self._text(_OP_TYPE, value, stop) in _GATHERS:
+                self._gathered[self._text(_INPUT, value, stop)] = None
             parts.append(self._read(copied, first))
             copied = stop
             if inner == "tensor":
@@ -199,8 +240,11 @@ class MappedModel:
         same = output == f"{source}{STEP_COPY}" and source in self._outer_tensors
         return same and self._text(_OP_TYPE, start, end) == "Reshape"
 
-    def _tensor(self, start: int, end: int, in_body: bool, new_name: str = "") -> bytes:
-        """Returns a tensor; a large one has a place in the file instead of its data."""
+    def _tensor(self, start: int, end: int, as_array: bool, new_name: str = "") -> bytes:
+        """Returns a tensor; a large one has a place in the file instead of its data.
+
+        `as_array` also adds a large one to `arrays`.
+        """
         fields = list(self._fields(start, end))
         places = {number: (value, stop) for number, _, value, stop in fields}
         value, stop = places.get(_RAW_DATA, (0, 0))
@@ -208,12 +252,13 @@ class MappedModel:
         if stop - value < SMALLEST:
             return self._read(start, end) + renamed
         dtype = _TYPES.get(self._read_varint(*places[_DATA_TYPE])[0])
-        if in_body and dtype:
+        if as_array and dtype:
             name = new_name or self._read(*places[_NAME]).decode()
             shape = [self._read_varint(*item[2:])[0] for item in fields if item[0] == _DIMS]
             if not self._mapping:
                 self._mapping = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-            self.body_weights[name] = np.ndarray(shape, dtype, self._mapping, value)
+            self.arrays[name] = np.ndarray(shape, dtype, self._mapping, value)
+            self._places[name] = value, stop
         kept = [item for item in fields if item[0] != _RAW_DATA]
         parts = [self._read(first, last) for _, first, _, last in kept]
         place = {"location": self._name, "offset": value, "length": stop - value}

@@ -119,9 +119,12 @@ def open_file(
         # ONNX Runtime refuses external data behind a symbolic link or a second hard link.
         packing = _packing(artefact.manifest) if name == CPU else {}
         model = MappedModel(file, **packing) if file.stat().st_nlink <= 1 else None
-        weights = model.add_body_weights(options) if model and name == CPU else {}
+        weights = model.add_arrays(options) if model and name == CPU else {}
+        opens = onnxruntime.InferenceSession
+        if weights and (model.read_once or model.tables):
+            opens = functools.partial(ReleasingSession, model)
         with model.releasing() if model else contextlib.nullcontext():
-            session = onnxruntime.InferenceSession(
+            session = opens(
                 model.graph if model else file, options, providers=providers, enable_fallback=0
             )
     except Exception as error:  # onnxruntime's errors have no common base below Exception
@@ -131,7 +134,7 @@ def open_file(
             "least as new should run it."
         ) from error
     return_freed_memory()
-    session.body_weights = weights  # the session reads them, but does not keep them alive
+    session.arrays = weights  # the session reads them, but does not keep them alive
     running = sorted({part.ep_name for part in session.get_provider_graph_assignment_info()})
     if name not in running:
         raise ProviderError(
@@ -143,12 +146,28 @@ def open_file(
     return session, {path.name: model.opened} if model else {}
 
 
+class ReleasingSession(onnxruntime.InferenceSession):
+    """A session that releases pages of a model's weights: see `mapped_model`."""
+
+    def __init__(self, model: MappedModel, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self._model = model
+
+    def run(self, *args: Any, **options: Any) -> list[Any]:
+        with self._model.releasing(self._model.read_once):
+            try:
+                return super().run(*args, **options)
+            finally:
+                self._model.release(self._model.tables)
+
+
 def _packing(manifest: dict[str, Any]) -> dict[str, bool]:
     """Returns the options of `MappedModel` that suit an artefact.
 
     `Transcriber` decodes one window at a time. In float32 the start of its search runs once for a
-    window and reads all weights of a step, so packing them twice does not pay. The product of one
-    row and a matrix reads each weight once, so greedy search does not pack them at all.
+    window and reads all weights of a step, so packing them twice does not pay; their pages are
+    released during the search. The product of one row and a matrix reads each weight once, so
+    greedy search does not pack them at all.
     """
     if manifest.get("task") != "transcribe" or manifest["precision"] != "float32":
         return {}

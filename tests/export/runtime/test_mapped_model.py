@@ -83,7 +83,7 @@ def test_the_graph_refers_to_its_weights_in_the_file(made):
     data, mapped = path.read_bytes(), MappedModel(path)
     assert len(mapped.graph) < SMALLEST
     in_bodies = {name: weights[name] for name in ("middle_weight", "inner_weight")}
-    check_weights(mapped.body_weights, in_bodies)
+    check_weights(mapped.arrays, in_bodies)
     model = onnx.load_from_string(mapped.graph)
     for graph in graphs(model.graph):
         assert graph.initializer[0].data_location == TensorProto.EXTERNAL
@@ -124,7 +124,7 @@ def test_a_step_reads_a_shared_weight_in_the_file(tmp_path, size):
     (_, step) = graphs(onnx.load_from_string(mapped.graph).graph)
     assert [item.name for item in step.initializer] == ["w/step"]
     assert [node.output[0] for node in step.node if node.op_type == "Reshape"] == ["other"]
-    check_weights(mapped.body_weights, {"w/step": weight} if weight.nbytes >= SMALLEST else {})
+    check_weights(mapped.arrays, {"w/step": weight} if weight.nbytes >= SMALLEST else {})
     x, session = np.ones(size, np.float32), open_session(artefact(tmp_path, size), [CPU])
     check_outputs(session, x, x @ np.linalg.matrix_power(weight, 5))
 
@@ -138,7 +138,10 @@ def test_a_shared_weight_of_speech_is_packed_for_steps_of_several_rows_only(tmp_
     assert [item.name for item in graph.input] == ["x", "w"]
     (_, step) = graphs(graph)
     assert [item.name for item in step.initializer] == (["w/step"] if rows > 1 else [])
-    assert bool(mapped.body_weights) == (rows > 1 and weight.nbytes >= SMALLEST)
+    once = rows > 1 and weight.nbytes >= SMALLEST
+    check_weights(mapped.arrays, {"w": weight, "w/step": weight} if once else {})
+    assert bool(mapped.read_once) == once
+    del mapped  # and the pages that were compared
     search = {"class_name": "SpeechSearch", "config": {"beam_width": rows}}
     x, speech = np.ones(size, np.float32), {"task": "transcribe", "search": search}
     for change in ({}, {"precision": "int8"}, {"task": "translate"}):
@@ -148,6 +151,8 @@ def test_a_shared_weight_of_speech_is_packed_for_steps_of_several_rows_only(tmp_
         names = [value.name for value in session.get_overridable_initializers()]
         assert names == ([] if change else ["w"])
         check_outputs(session, x, x @ np.linalg.matrix_power(weight, 5))
+        if sys.platform == "linux" and not change:  # pages that greedy search reads again stay
+            assert bool(resident(path)) == (rows == 1 and weight.nbytes >= SMALLEST)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +208,47 @@ def test_packed_weights_leave_no_pages_in_memory(made):
     path, _ = made
     session = open_session(artefact(path.parent), [CPU])
     assert resident(path) == 0
-    session.body_weights["inner_weight"].numpy().sum()
+    session.arrays["inner_weight"].numpy().sum()
     assert resident(path) > 0
+
+
+TABLE = """
+<ir_version: 8, opset_import: ["": 17]>
+outer (float[64] x) => (float[64] y) {{
+    two = Constant <value_int: int = 2> ()
+    rows = Cast <to: int = 7> (x)
+    gathered = Gather <axis: int = 0> (table, rows)
+    started = ReduceSum <keepdims: int = 0> (gathered, zero)
+    a = Add (x, started)
+    y = Loop <body = step (int64 i, bool go, float[64] b) => (bool on, float[64] d) {{
+        row = {reader}
+        d = Add (b, row)
+        on = Identity (go)
+    }}> (two, , a)
+}}
+"""
+READERS = {
+    "in the step, too": "Gather <axis: int = 0> (table, i)",
+    "before the loop only": "Identity (x)",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux' list of mapped files")
+@pytest.mark.parametrize("least", [1, 1 << 30])
+@pytest.mark.parametrize("reader", READERS)
+def test_pages_of_a_large_table_are_released_after_each_call(tmp_path, monkeypatch, reader, least):
+    monkeypatch.setattr(mapped_model, "LEAST_TABLE", least)
+    table = np.random.default_rng(0).normal(size=(1000, 64)).astype(np.float32)
+    model = onnx.parser.parse_model(TABLE.format(reader=READERS[reader]))
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), "zero"))
+    model.graph.initializer.append(numpy_helper.from_array(table, "table"))
+    path, x = tmp_path / signature.MODEL_FILE, np.ones(64, np.float32)
+    onnx.save(model, path)
+    session = open_session(artefact(tmp_path, 64), [CPU])
+    added = table[0] + table[1] if "Gather" in READERS[reader] else 2 * x
+    for _ in range(2):
+        check_outputs(session, x, x + 64 * table[1] + added)
+        assert bool(resident(path)) == (least > table.nbytes)
 
 
 PEAK = """
