@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from keras_transformer.startup import install, serve_without_frameworks
+from keras_transformer.startup import SERVES, install, serve_without_frameworks
 from keras_transformer.text.corpora import read_lines
 from keras_transformer.text.glossary import Glossary
 
@@ -124,7 +124,7 @@ def _where_installed() -> Iterator[None]:
         _missing.append(package)
 
 
-serve_without_frameworks()
+_serves = serve_without_frameworks()
 
 # The wheel holds `export/` inside this folder, a clone beside it. In the root of a clone, Python
 # imports this folder instead of the installed package, so `export/` must be found here, too.
@@ -209,6 +209,12 @@ def __getattr__(name: str) -> object:
     if name in __all__ and _missing:
         package = _missing[0]
         cure = f"Install it with: {install('train')}"
+        if _serves:
+            raise ImportError(
+                f"keras_transformer.{name} needs {package}, which this process does not import, "
+                f"because it serves models. Unset {SERVES}, or use another process.",
+                name=package,
+            )
         if package in _OTHER_BACKENDS:
             cure = (
                 f"KERAS_BACKEND or ~/.keras/keras.json selects it: pip install {package}, or set "

@@ -29,8 +29,10 @@ def install(extra: str) -> str:
     return f"pip install 'keras-transformer-onnx[{extra}] @ {SOURCE}'"
 
 
-def serve_without_frameworks() -> None:
-    """Marks the frameworks as missing if this process runs a serving command."""
+def serve_without_frameworks() -> bool:
+    """Marks the frameworks as missing if this process runs a serving command; returns whether."""
     modules = {module for flag, module in pairwise(sys.orig_argv) if flag == "-m"}
-    if os.environ.get(SERVES) == "1" or sys.argv[:1] == ["-m"] and modules & set(SERVERS):
+    serves = os.environ.get(SERVES) == "1" or sys.argv[:1] == ["-m"] and modules & set(SERVERS)
+    if serves:
         sys.modules.update(dict.fromkeys(FRAMEWORKS))
+    return bool(serves)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_transformer.call_options import check_lengths, check_needs
-from keras_transformer.export.artefact.messages import shorten
+from keras_transformer.export.artefact.messages import nearest, shorten
 from keras_transformer.export.artefact.options import Option, options_of
 from keras_transformer.export.artefact.reader import Artefact
 from keras_transformer.padding import pad_rows
@@ -65,8 +65,8 @@ class OptionReader:
             if name not in self.known:
                 raise ValueError(
                     f"{name!r} was passed, but {self._folder} takes the options "
-                    f"{sorted(self.known)}. Export it with options=[{name!r}] if its search has "
-                    "this option."
+                    f"{sorted(self.known)}.{nearest(name, self.known)} Export it with "
+                    f"options=[{name!r}] if its search has this option."
                 )
             if self.known[name].differs(value):
                 by_line[name] = iter(value)

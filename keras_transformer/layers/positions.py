@@ -447,10 +447,12 @@ class LearnedPositionEncoding(PositionEncoding):
                     "Cut the sequence or build the layer with a larger max_length."
                 )
             # If the length is known at run time only, the reshape fails for a table that is too
-            # short. A lookup by position would give zeros on a GPU. TensorFlow would remove a
-            # reshape to the same rank and broadcast a single vector.
+            # short; the name of the scope is then a part of the error. A lookup by position would
+            # give zeros on a GPU. TensorFlow would remove a reshape to the same rank and broadcast
+            # a single vector.
             vectors = self.embeddings[offset : offset + length]
-            vectors = ops.reshape(vectors, (1, length, inputs.shape[-1]))  # (1, T, D)
+            with keras.name_scope(f"sequence_is_longer_than_max_length_{self.max_length}"):
+                vectors = ops.reshape(vectors, (1, length, inputs.shape[-1]))  # (1, T, D)
         else:
             positions = ops.arange(length, dtype="int32") + offset
             vectors = ops.take(self.embeddings, positions, axis=0)  # (T, D)

@@ -5,6 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from helpers import reference
 from helpers.checks import (
     assert_close,
@@ -86,6 +87,24 @@ def test_a_slice_with_its_offset_equals_the_slice_of_the_whole(layer):
     together = numpy64(layer(x, offset=3, length=1))  # alternatives for position 3
     for i in range(T):
         assert_close(layer(x[:, i : i + 1], offset=3), together[:, i : i + 1], 1e-6)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_training_on_sequences_longer_than_the_table_names_the_cause(eager):
+    frames = keras.Input((None, 4))
+    model = keras.Model(frames, LearnedPositionEncoding(max_length=7)(frames))
+    model.compile("sgd", "mse", run_eagerly=eager)
+    cause = "max_length=7" if eager else "sequence_is_longer_than_max_length_7"
+
+    def batches(length):
+        frames = tf.TensorSpec((None, None, 4))  # the length is known at run time only
+        pair = np.zeros((2, length, 4)), np.zeros((2, length, 4))
+        signature = (frames, frames)
+        return tf.data.Dataset.from_generator(lambda: [pair] * 2, output_signature=signature)
+
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=cause):
+        model.fit(batches(8), steps_per_epoch=1, shuffle=False, verbose=0)
+    model.fit(batches(7), steps_per_epoch=1, shuffle=False, verbose=0)
 
 
 def test_learned_positions_refuse_sequences_longer_than_the_table():

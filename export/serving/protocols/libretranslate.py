@@ -127,8 +127,11 @@ def _model(models: Models, source: str, target: str) -> Model:
         raise Invalid(_NO_DETECTION)
     pairs = _pairs(models)
     if (source, target) not in pairs:
-        served = ", ".join(pairs.values()) or "none; name a model en-de to serve it here"
-        raise Invalid(f"There is no model for these languages. There are: {served}.")
+        served = ", ".join(pairs.values()) or "none"
+        raise Invalid(
+            f"There is no model for these languages. There are: {served}. A model is served here "
+            "if its name is two language codes, such as en-de."
+        )
     return models.get(pairs[source, target])
 
 
