@@ -221,7 +221,7 @@ PARTS = {
 @pytest.mark.parametrize("saved", [False, True])
 @pytest.mark.parametrize("frozen_before", [False, True])
 @pytest.mark.parametrize("part", PARTS)
-def test_updates_of_lora_can_be_frozen_and_trained_again(part, frozen_before, saved, tmp_path):
+def test_updates_of_lora_can_be_frozen(part, frozen_before, saved, tmp_path):
     model = kt.Transformer(V, **SIZES)
     model.encoder.trainable = not frozen_before
     model.enable_lora(3)
