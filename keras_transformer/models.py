@@ -235,10 +235,11 @@ class TransformerModel(DistributedModel):
     def enable_lora(self, rank: int, names: tuple[str, ...] = ("query", "value")) -> None:
         """Adds trainable low-rank updates to some projections, and freezes all other layers.
 
-        LoRA (arXiv 2106.09685): W + A B with A (inputs, rank) and B (rank, outputs). `save` keeps
-        the updates apart; `save_weights` and exports merge them into W. Layers that were frozen
-        before get updates, too; freeze the updates of a layer or a side after this call. Compile
-        the model after it: `fit` refuses an earlier `compile`.
+        LoRA (arXiv 2106.09685): W + A B with A (inputs, rank) and B (rank, outputs). Files and
+        exports have the updates merged into W; a loaded model begins new updates, of zero. Layers
+        that were frozen before get updates, too; freeze the updates of a layer or a side after this
+        call. Compile the model after it, and each model around it: `fit` of this model refuses an
+        earlier `compile`, `fit` of a model around it trains all weights.
 
         Args:
             rank: r, the inner size of the updates.
