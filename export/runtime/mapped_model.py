@@ -64,6 +64,7 @@ _LONGEST_VARINT = 10  # bytes
 _GATHERS = ("Gather", "GatherBlockQuantized")
 # Pause between two releases of pages.
 RELEASE_SECONDS = 0.002
+# Bytes. Smaller tables stay in memory: a call of a small model takes a few milliseconds.
 LEAST_TABLE = 1 << 23
 # Python takes seconds to read this number of fields. A large model has a tenth of it.
 MOST_FIELDS = 2**19
