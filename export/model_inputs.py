@@ -20,10 +20,13 @@ LENGTHS = ("max_length", "sequence_length")
 
 
 def vocab_sizes(model: keras.Model) -> dict[str, int | None]:
-    """Returns `{"source", "target"}` of a searchable model; `None` for a source without ids."""
+    """Returns `{"source", "target"}` of a searchable model.
+
+    `None` for a source without ids, and for one whose table is inside a layer of the caller.
+    """
     sizes = vocabulary_sizes(model)
     if sizes["source"] is None and reads_ids(model):
-        sizes["source"] = most_ids(model.encoder)
+        (sizes["source"],) = table_sizes(model.encoder).values()
     return sizes
 
 
@@ -66,7 +69,7 @@ def most_ids(model: keras.Model) -> int | None:
 
 
 def table_sizes(model: keras.Model) -> dict[str, int | None]:
-    """Returns the size of each input's embedding table, or `None`, by name."""
+    """Returns the size of the embedding table that reads an input, or `None`, by name."""
     sizes = {plain_name(tensor.name): _table_size(model, tensor) for tensor in model.inputs}
     if signature.SEGMENT_IDS in sizes:
         sizes[signature.SEGMENT_IDS] = 3  # padding and two texts
@@ -74,9 +77,13 @@ def table_sizes(model: keras.Model) -> dict[str, int | None]:
 
 
 def _table_size(model: keras.Model, tensor: keras.KerasTensor) -> int | None:
-    readers = _readers(model, tensor)
-    found = [most_ids(layer) for layer in readers if isinstance(layer, keras.Model)]
-    found += [getattr(layer, name, None) for layer in readers for name in TABLES]
+    found = []
+    for layer in _readers(model, tensor):
+        found += [getattr(layer, name, None) for name in TABLES]
+        inner = getattr(layer, "inputs", None) or ()  # of a functional model
+        for node in layer._inbound_nodes if inner else ():
+            pairs = zip(node.input_tensors, inner, strict=False)
+            found += [_table_size(layer, place) for given, place in pairs if given is tensor]
     return _least(found)
 
 

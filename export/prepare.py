@@ -153,9 +153,11 @@ def prepare(arguments: Arguments) -> Task:
     quantize.check_keep_float(arguments.keep_float, arguments.precision, paths)
     passed, model, search = arguments.model, as_float32(arguments.model), arguments.search
     if search is None:
-        task = ForwardTask(model, arguments.head, passed)
+        task = ForwardTask(model, arguments.head, passed, arguments.tokenizer)
         if arguments.head is not None:
             check_head(task, arguments.tokenizer)
         return task
     searched, options = arguments.searching(model), arguments.options
-    return SearchTask(model, search, arguments.max_length, searched, options, passed)
+    return SearchTask(
+        model, search, arguments.max_length, searched, options, passed, arguments.tokenizer
+    )

@@ -47,6 +47,7 @@ __all__ = [
     "LearnedPositionEncoding",
     "LogMel",
     "MaskedConv1D",
+    "Model",
     "MultiHeadAttention",
     "NoRepeatNgrams",
     "PairCrossentropy",
@@ -165,6 +166,7 @@ with _where_installed():  # Keras, on any of its backends
     from keras_transformer.training.alignment import AlignmentCrossentropy, with_alignments
     from keras_transformer.training.callbacks import BleuCallback, StopOnNonFinite, Throughput
     from keras_transformer.training.checkpoints import CheckpointAveraging, average_checkpoints
+    from keras_transformer.training.distribution import Model
     from keras_transformer.training.losses import PairCrossentropy, SequenceCrossentropy
     from keras_transformer.training.metrics import Perplexity, TokenAccuracy
     from keras_transformer.training.model_losses import Distillation, RDrop

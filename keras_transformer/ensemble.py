@@ -13,7 +13,7 @@ from keras import layers, ops
 
 from keras_transformer.decoding import Cache, CachedDecoding
 from keras_transformer.text.vocabularies import recorded_digests, refuse_other_tokenizers
-from keras_transformer.training.distribution import DistributedModel
+from keras_transformer.training.distribution import Model
 from keras_transformer.types import Tensor
 
 
@@ -42,7 +42,7 @@ class _OfModels:
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Ensemble(_OfModels, DistributedModel):
+class Ensemble(_OfModels, Model):
     """Models whose mean probabilities rank the next tokens, as in Sutskever et al. 2014.
 
         p(y_t | y_<t, x) = 1/N sum_i p_i(y_t | y_<t, x)

@@ -25,7 +25,7 @@ from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
 from keras_transformer.layers.positions import PositionEncoding, position_encoding
 from keras_transformer.layers.ssru import RecurrentDecoderBlock
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
-from keras_transformer.training.distribution import DistributedModel
+from keras_transformer.training.distribution import Model
 from keras_transformer.types import Tensor
 
 
@@ -79,7 +79,7 @@ class Stack:
         return self.norm(x)
 
 
-class TransformerModel(DistributedModel):
+class TransformerModel(Model):
     """Constructor arguments, layers and configuration that the three models share.
 
     Attributes:
@@ -231,61 +231,6 @@ class TransformerModel(DistributedModel):
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Tensor:
         check_id_inputs(self, inputs)
         return super().call(inputs, training=training, mask=mask)
-
-    def enable_lora(self, rank: int, names: tuple[str, ...] = ("query", "value")) -> None:
-        """Adds trainable low-rank updates to some projections, and freezes all other layers.
-
-        LoRA (arXiv 2106.09685): W + A B with A (inputs, rank) and B (rank, outputs). Files and
-        exports have the updates merged into W; a loaded model begins new updates, of zero. Layers
-        that were frozen before get updates, too; freeze the updates of a layer or a side after this
-        call. Compile the model after it, and each model around it: `fit` of this model refuses an
-        earlier `compile`, `fit` of a model around it trains all weights.
-
-        Args:
-            rank: r, the inner size of the updates.
-            names: names of the `Dense` layers that get updates. Defaults to the queries and values
-                of all attentions. Others are "key", "output" (of attentions and feed-forward
-                networks) and "hidden".
-
-        Raises:
-            ValueError: `rank` is not positive, no layer has one of the names, or LoRA is already
-                enabled.
-            TypeError: `names` is one string.
-        """
-        check_positive(rank=rank)
-        if isinstance(names, str):
-            raise TypeError(f"names must be a list of names, but {names!r} was passed.")
-        chosen = [
-            layer
-            for layer in self._flatten_layers(include_self=False)
-            if layer.name in names and isinstance(layer, layers.Dense)
-        ]
-        if not chosen:
-            raise ValueError(f"enable_lora found no Dense layer with one of the names {names}.")
-        if any(layer.lora_enabled for layer in chosen):
-            raise ValueError(
-                "LoRA is already enabled; a model from a file keeps it. For other updates merge "
-                "these: model.save_weights(path), and load_weights(path) in a new model of the "
-                "same arguments."
-            )
-        # Keras ignores `trainable = False` of a layer that is frozen, whatever is inside. So the
-        # layers around an update stay trainable, unless they have weights of their own.
-        every = self._flatten_layers(include_self=False)
-        around = [
-            layer
-            for layer in every
-            if not layer._trainable_variables
-            and any(inner in chosen for inner in layer._flatten_layers(include_self=False))
-        ]
-        for layer in around:
-            layer.trainable = True
-        for layer in every:
-            if layer not in around:
-                layer.trainable = False
-        for layer in chosen:
-            layer.trainable = True
-            layer.enable_lora(rank)
-        self.compiled = False  # an earlier optimizer has the variables of the frozen layers
 
     def get_config(self) -> dict[str, Any]:
         settings = sublayer_settings(self)

@@ -28,6 +28,7 @@ from keras_transformer.export.tasks.samples import (
     check_inputs,
     check_listed,
     made_up_inputs,
+    with_last_id,
 )
 from keras_transformer.layers.embeddings import TokenEmbedding
 from keras_transformer.types import Array, Tensor
@@ -53,6 +54,7 @@ class ForwardTask:
             plain outputs.
         passed: the user's model, if `model` is its float32 copy. The export is compared with both.
             Defaults to `None`: there is no copy.
+        tokenizer: the tokenizer of the ids. Defaults to `None`. The proof then reads its last id.
 
     Attributes:
         name: the task in the manifest: the head's, or "forward".
@@ -75,7 +77,11 @@ class ForwardTask:
     option_defaults: ClassVar[dict[str, Array]] = {}
 
     def __init__(
-        self, model: keras.Model, head: Head | None = None, passed: keras.Model | None = None
+        self,
+        model: keras.Model,
+        head: Head | None = None,
+        passed: keras.Model | None = None,
+        tokenizer: Any = None,
     ) -> None:
         self.head: Head | None = head
         self.name: str = head.task if head else "forward"
@@ -102,6 +108,7 @@ class ForwardTask:
                 "outputs as a flat dict of other names: keras.Model(inputs, {'name': output})."
             )
         self.vocab_size: dict[str, int | None] = {"source": None, "target": None}
+        self.tokenizer: Any = tokenizer
         if hasattr(model, "decode_step"):
             self.vocab_size = vocab_sizes(model)
 
@@ -169,9 +176,12 @@ class ForwardTask:
 
     def cases(self, samples: Sequence[Any] | None) -> list[dict[str, Array]]:
         """Returns the inputs of the proof; random ones if `samples` is `None`."""
-        if samples is not None:
-            return [check_inputs(case, self.specs) for case in check_listed(samples)]
-        return made_up_inputs(self.specs, self.model, self.expected, self.longest)
+        if samples is None:
+            cases = made_up_inputs(self.specs, self.model, self.expected, self.longest)
+        else:
+            cases = [check_inputs(case, self.specs) for case in check_listed(samples)]
+        tokenizer = None if hasattr(self.model, "decode_step") else self.tokenizer
+        return with_last_id(cases, self.ids, tokenizer if self.ids else None, self.expected)
 
     def expected(self, case: Case) -> dict[str, Array]:
         """Returns Keras' outputs for a case, by name."""

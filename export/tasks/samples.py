@@ -1,7 +1,7 @@
 """Inputs of the proof: samples of the user, or made-up numbers, ids and texts."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -161,6 +161,40 @@ def check_inputs(case: Any, specs: Specs) -> dict[str, Array]:
             )
         checked[name] = array.astype(dtype)
     return checked
+
+
+def with_last_id(
+    cases: list[dict[str, Array]],
+    names: Iterable[str],
+    tokenizer: Any,
+    run: Callable[[dict[str, Array]], Any],
+) -> list[dict[str, Array]]:
+    """Returns cases and, for a model whose number of ids is unknown, one with a tokenizer's last.
+
+    Args:
+        cases: inputs of the proof.
+        names: the inputs that hold rows of ids.
+        tokenizer: the tokenizer that makes them, or `None` for no case.
+        run: function that gives Keras' outputs for a case.
+
+    Raises:
+        ValueError: Keras cannot read this id.
+    """
+    size, last = getattr(tokenizer, "vocab_size", None), dict(cases[0])
+    if size is None:
+        return cases
+    for name in names:
+        last[name] = last[name].copy()
+        last[name][0, 0] = size - 1
+    try:
+        run(last)
+    except Exception as error:  # the user's layers run here
+        raise ValueError(
+            f"The tokenizer has {size} ids, but the model cannot read the last of them. Pass the "
+            f"tokenizer that the model was trained with, or make a model of {size} ids. "
+            f"{quoted(error, 300)}"
+        ) from error
+    return [*cases, last]
 
 
 def proof_texts(tokenizer: Tokenizer, longest: int | None) -> list[str]:

@@ -23,6 +23,7 @@ from keras_transformer.export.tasks.samples import (
     made_up_inputs,
     random_ids,
     random_start,
+    with_last_id,
 )
 from keras_transformer.padding import pad_rows
 from keras_transformer.search import BeamSearch, Constraint, GreedySearch, Past, Sampling
@@ -76,6 +77,8 @@ class SearchTask:
         options: names of further options that become inputs. Defaults to none.
         passed: the user's model, if `model` is its float32 copy. The export is compared with both.
             Defaults to `None`: there is no copy.
+        tokenizer: the tokenizer of the source. Defaults to `None`. If the model's number of ids is
+            unknown, the proof reads its last id.
 
     Attributes:
         name: the task in the manifest: "generate" for a language model, "translate" for a model
@@ -102,8 +105,10 @@ class SearchTask:
         searched: Any = None,
         options: Sequence[str] = (),
         passed: keras.Model | None = None,
+        tokenizer: Any = None,
     ) -> None:
         self.model: keras.Model = model
+        self.tokenizer: Any = tokenizer
         self.search: ExportableSearch = search
         self.max_length: int | None = max_length
         self.passed: keras.Model | None = None if passed is model else passed
@@ -184,6 +189,8 @@ class SearchTask:
         if self.random:
             for seed, case in enumerate(cases, 17):
                 case[signature.SEED] = np.array(seed, np.int32)
+        if self.reads_ids and self.vocab_size["source"] is None:
+            cases = with_last_id(cases, [signature.SOURCE_IDS], self.tokenizer, self.expected)
         return cases
 
     def _random_samples(self) -> Sequence[Any]:

@@ -12,11 +12,11 @@ from keras import layers
 
 from keras_transformer.importers.bert import CONFIG as BERT
 from keras_transformer.importers.encoders import EncoderImporter, Relative
-from keras_transformer.importers.stack import HeadModel
 from keras_transformer.importers.tables import HeadReader, Loader, ModelLoader, RowOrders
 from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.embeddings import SegmentEmbedding, TokenEmbedding
 from keras_transformer.layers.positions import position_encoding
+from keras_transformer.training.distribution import Model
 
 __all__ = ["load", "load_model", "load_sentence_encoder", "load_task", "read_head", "row_orders"]
 
@@ -50,7 +50,7 @@ def make_encoder(
     block = EncoderBlock(name="encoder_block_0", dropout=dropout, **norm, **arguments)
     for _ in range(num_layers):
         x = block(x)
-    return HeadModel(inputs, x, name="encoder")
+    return Model(inputs, x, name="encoder")
 
 
 CONFIG = dataclasses.replace(

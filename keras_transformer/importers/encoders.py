@@ -27,11 +27,11 @@ import numpy as np
 
 from keras_transformer.export.artefact.task_heads import Head
 from keras_transformer.importers import bert_heads, checkpoint, pieces
-from keras_transformer.importers.stack import HeadModel
 from keras_transformer.importers.tables import Arrays, Origin, Special, Table
 from keras_transformer.layers.positions import LearnedPositionEncoding
 from keras_transformer.models import TransformerEncoder
 from keras_transformer.text.json_tokenizer import JsonTokenizer
+from keras_transformer.training.distribution import Model
 from keras_transformer.types import StrPath
 
 SEGMENTS, POSITIONS = "embeddings.token_type_embeddings", "embeddings.position_embeddings.weight"
@@ -326,7 +326,7 @@ def _with_head(
 ) -> keras.Model:
     """Makes the model of an encoder with a head."""
     encoder = make(**settings)
-    return HeadModel(encoder.input, head.build(encoder.output, config), name="bert")
+    return Model(encoder.input, head.build(encoder.output, config), name="bert")
 
 
 def _spare(folder: pathlib.Path, tensors: Arrays, rows: Mapping[str, str]) -> str:

@@ -32,7 +32,6 @@ from keras_transformer.importers.encoders import (
     read_vocabulary,
 )
 from keras_transformer.importers.mapping import our_ids
-from keras_transformer.importers.stack import HeadModel
 from keras_transformer.importers.tables import (
     Arrays,
     HeadReader,
@@ -45,6 +44,7 @@ from keras_transformer.layers.embeddings import TokenEmbedding
 from keras_transformer.layers.positions import RotaryPositionEncoding
 from keras_transformer.models import TransformerEncoder
 from keras_transformer.special_ids import PAD_ID
+from keras_transformer.training.distribution import Model
 from keras_transformer.types import StrPath, Tensor
 
 __all__ = ["load", "load_model", "load_sentence_encoder", "load_task", "read_head", "row_orders"]
@@ -110,7 +110,7 @@ def make_encoder(mask_id: int | None = None, **settings: Any) -> keras.Model:
     stack = dataclasses.replace(encoder.encoder_stack, embedding=embedding)
     given = inputs if isinstance(inputs, dict) else {"source_ids": inputs}
     x = stack(given["source_ids"], segment_ids=given.get("segment_ids"))
-    return HeadModel(inputs, x, name=encoder.name)
+    return Model(inputs, x, name=encoder.name)
 
 
 def residues(folder: StrPath, ids: dict[str, int]) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from keras_transformer.importers import mapping
 from keras_transformer.layers.base import DigestRecord
 from keras_transformer.layers.checks import check_id_inputs
 from keras_transformer.special_ids import PAD_ID
-from keras_transformer.training.distribution import DistributedModel
+from keras_transformer.training.distribution import Model
 from keras_transformer.types import Array, Ids, Tensor
 
 
-class HubModel(DigestRecord, DistributedModel):
+class HubModel(DigestRecord, Model):
     """Base class of both kinds of models, with the ids and the cache of hypotheses.
 
     Args:

@@ -1,30 +1,12 @@
-"""The encoder blocks of sources without ids, such as sound and pictures, and models with a head."""
+"""The encoder blocks of sources without ids, such as sound and pictures."""
 
 from typing import Any
 
-import keras
 from keras import layers
 
 from keras_transformer.layers.blocks import EncoderBlock
 from keras_transformer.layers.positions import LearnedPositionEncoding
-from keras_transformer.models import TransformerModel
-from keras_transformer.training.distribution import DistributedModel
 from keras_transformer.types import Tensor
-
-
-@keras.saving.register_keras_serializable("keras_transformer")
-class HeadModel(DistributedModel):
-    """A functional model of an encoder and a head, with LoRA and exact replicas.
-
-    Example:
-
-    >>> ids = keras.Input((None,), dtype="int32", name="source_ids")
-    >>> encoder = TransformerEncoder(vocab_size=23, num_layers=1, d_model=8, num_heads=2, d_ff=16)
-    >>> model = HeadModel(ids, keras.layers.Dense(3)(encoder(ids)[:, 0]))
-    >>> model.enable_lora(rank=2)
-    """
-
-    enable_lora = TransformerModel.enable_lora
 
 
 def encoder_stack(

@@ -21,7 +21,7 @@ from keras import layers
 
 from keras_transformer.export.artefact.task_heads import Classification
 from keras_transformer.importers import bert_heads, checkpoint, pieces
-from keras_transformer.importers.stack import HeadModel, encoder_stack
+from keras_transformer.importers.stack import encoder_stack
 from keras_transformer.importers.tables import (
     Arrays,
     HeadReader,
@@ -32,6 +32,7 @@ from keras_transformer.importers.tables import (
 )
 from keras_transformer.layers.pooling import ClassToken
 from keras_transformer.layers.signals import PatchEmbedding
+from keras_transformer.training.distribution import Model
 from keras_transformer.types import StrPath
 
 __all__ = ["load", "load_model", "load_task", "read_head"]
@@ -224,7 +225,7 @@ def _make_model(
             for head, place in heads.items()
         ]
         x = layers.Average(dtype="float32", name="logits")(logits) if logits[1:] else logits[0]
-    return HeadModel(pixels, x, name=name)
+    return Model(pixels, x, name=name)
 
 
 FAMILY = Vision("vit")

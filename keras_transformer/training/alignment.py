@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer.decoding import Alignments, CachedDecoding, call_encoder, mean_of_heads
 from keras_transformer.layers.blocks import DecoderBlock
-from keras_transformer.training.distribution import DistributedModel
+from keras_transformer.training.distribution import Model
 from keras_transformer.training.losses import ReplicaLoss, token_weights
 from keras_transformer.training.replicas import mean_over_replicas
 from keras_transformer.types import Shape, Tensor
@@ -115,7 +115,7 @@ def with_alignments(model: CachedDecoding, alignments: Alignments = True) -> ker
             x = block(x, memory)
     logits = stack.embedding.logits(stack.norm(x))
     outputs = {"logits": logits, "alignments": mean_of_heads(weights, heads)}
-    return DistributedModel(inputs=inputs, outputs=outputs)
+    return Model(inputs=inputs, outputs=outputs)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

@@ -1,4 +1,4 @@
-"""Exact training on several replicas: `DistributedModel` and `prepare`.
+"""Models that train exactly on several replicas: `Model` and `prepare`.
 
 `model.fit` is the trainer. On one replica it runs Keras' own step, unless the optimizer clips
 gradients: the gradient of an embedding table has one row per id of the batch, and Keras clips these
@@ -22,17 +22,18 @@ This module imports Keras only, because models import it on every backend.
 
 import contextlib
 import functools
+import gc
 import inspect
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
 import keras
 
-from keras_transformer.layers.checks import check_id_range, check_no_text
+from keras_transformer.layers.checks import check_id_range, check_no_text, check_positive
 from keras_transformer.text.vocabularies import (
     check_tokenizers,
     digests,
@@ -60,12 +61,36 @@ _WRONG_ID = (
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class DistributedModel(keras.Model):
-    """A `keras.Model` whose plain `compile` and `fit` are exact on any number of replicas.
+class Model(keras.Model):
+    """A functional `keras.Model` with exact training, checked ids and LoRA.
 
-    The models of this package are of this class. Keras' own code runs with one replica and no
-    clipping, on other backends than TensorFlow, and if a subclass has its own `train_step` or
-    `test_step`. `predict` is always Keras' own.
+    Use it instead of `keras.Model` around the layers and encoders of this package. The models of
+    this package are of this class, too. It differs from Keras' own in `fit`, `evaluate` and
+    `predict`:
+
+    - `fit` and `evaluate` are exact on any number of replicas, and with clipped gradients, without
+      `prepare`. Keras' own code runs with one replica and no clipping, on other backends than
+      TensorFlow, and if a subclass has its own `train_step` or `test_step`.
+    - `fit` records the tokenizer of the batches with the weights. Then `fit`, exports and
+      translation refuse another tokenizer.
+    - An id or a label beyond the model gives one sentence instead of a page of TensorFlow's.
+    - `fit` refuses to continue if layers were frozen or unfrozen after the last `compile`.
+
+    Args:
+        inputs: `keras.Input`, or a list or dict of them.
+        outputs: output tensor, or a list or dict of tensors.
+        name: name of the model. Defaults to `None`: Keras makes one.
+        **kwargs: other arguments of `keras.Model`, such as `trainable`.
+
+    Raises:
+        TypeError: there are no inputs. Subclass `keras.Model` for a model without them.
+
+    Example:
+
+    >>> encoder = kt.TransformerEncoder(vocab_size=23, num_layers=1, d_model=16, num_heads=2)
+    >>> pooled = kt.SequencePooling()(encoder.output)
+    >>> model = kt.Model(encoder.input, keras.layers.Dense(3)(pooled))
+    >>> model.compile("adam", kt.SequenceCrossentropy(pad_id=-1))
     """
 
     train_function: Any
@@ -92,6 +117,7 @@ class DistributedModel(keras.Model):
         pairs = validation if isinstance(validation, tuple | list) else (validation, None)
         for inputs, labels, *_ in ((x, y), pairs):
             _check_data(self, inputs, labels)
+        _refuse_changed_layers(self)
         spec, outputs = getattr(x, "element_spec", None), getattr(self, "outputs", [])
         if isinstance(spec, tuple) and hasattr(spec[-1], "shape") and len(outputs) == 1:
             # Before Keras reads a batch, because it may have no weight for a number of a position.
@@ -115,6 +141,66 @@ class DistributedModel(keras.Model):
         _check_data(self, x)
         with _clear_id_errors():
             return super().predict(x, *args, **kwargs)
+
+    def enable_lora(self, rank: int, names: tuple[str, ...] = ("query", "value")) -> None:
+        """Adds trainable low-rank updates to some projections, and freezes all other layers.
+
+        LoRA (arXiv 2106.09685): W + A B with A (inputs, rank) and B (rank, outputs). Files and
+        exports have the updates merged into W; a loaded model begins new updates, of zero. Layers
+        that were frozen before get updates, too; freeze the updates of a layer or a side after this
+        call. Compile the model after it, and each model that contains one of the layers: `fit`
+        refuses an earlier `compile`.
+
+        Args:
+            rank: r, the inner size of the updates.
+            names: names of the `Dense` layers that get updates. Defaults to the queries and values
+                of all attentions. Others are "key", "output" (of attentions and feed-forward
+                networks) and "hidden".
+
+        Raises:
+            ValueError: `rank` is not positive or exceeds a side of a projection, no layer has one
+                of the names, or LoRA is already enabled.
+            TypeError: `names` is one string.
+        """
+        check_positive(rank=rank)
+        if isinstance(names, str):
+            raise TypeError(f"names must be a list of names, but {names!r} was passed.")
+        chosen = [
+            layer
+            for layer in self._flatten_layers(include_self=False)
+            if layer.name in names and isinstance(layer, keras.layers.Dense)
+        ]
+        if not chosen:
+            raise ValueError(f"enable_lora found no Dense layer with one of the names {names}.")
+        if rank > (most := min(min(layer.kernel.shape) for layer in chosen)):
+            raise ValueError(
+                f"rank must be at most {most}, the shorter side of the smallest projection, but "
+                f"{rank} was passed: a larger update has more weights and no other values."
+            )
+        if any(layer.lora_enabled for layer in chosen):
+            raise ValueError(
+                "LoRA is already enabled; a model from a file keeps it. For other updates merge "
+                "these: model.save_weights(path), and load_weights(path) in a new model of the "
+                "same arguments."
+            )
+        # Keras ignores `trainable = False` of a layer that is frozen, whatever is inside. So the
+        # layers around an update stay trainable, unless they have weights of their own.
+        every = self._flatten_layers(include_self=False)
+        around = [
+            layer
+            for layer in every
+            if not layer._trainable_variables
+            and any(inner in chosen for inner in layer._flatten_layers(include_self=False))
+        ]
+        for layer in around:
+            layer.trainable = True
+        for layer in every:
+            if layer not in around:
+                layer.trainable = False
+        for layer in chosen:
+            layer.trainable = True
+            layer.enable_lora(rank)
+        forget_compile(chosen)  # an earlier optimizer has the variables of the frozen layers
 
     @functools.wraps(keras.Model.save)
     def save(self, filepath: StrPath, *args: Any, **kwargs: Any) -> None:
@@ -165,6 +251,40 @@ class DistributedModel(keras.Model):
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         # Keras has no public method to override instead.
         _build_from_one_replica(self, super()._maybe_symbolic_build, iterator, data_batch)
+
+
+def forget_compile(changed: Iterable[keras.Layer]) -> None:
+    """Makes `fit` refuse an earlier `compile` of each model that contains a changed layer.
+
+    A step that was traced before would ignore the change. Keras does not tell a layer which models
+    contain it, so the function looks through the objects of the process.
+
+    Args:
+        changed: layers that compute something else now.
+    """
+    known = {id(layer) for layer in changed}
+    for model in [each for each in gc.get_objects() if issubclass(type(each), keras.Model)]:
+        if any(id(layer) in known for layer in model._flatten_layers()):
+            model.compiled = False
+
+
+def _refuse_changed_layers(model: keras.Model) -> None:
+    """Raises `ValueError` if layers were frozen or unfrozen after the training step was traced.
+
+    Keras has a warning for it, but version 3.15 never reaches it.
+    """
+    before = getattr(model, "_compiled_trainable_state", {})
+    changed = [
+        layer.path or layer.name  # a functional model has no path
+        for layer, state in before.items()
+        if layer.trainable != state and layer.weights
+    ]
+    traced = model.compiled and model.train_function is not None and not model.run_eagerly
+    if changed and traced:
+        raise ValueError(
+            f"The training step was made before trainable changed in {changed[:5]}, so the change "
+            "would have no effect. Call model.compile again, with a new optimizer, and then fit."
+        )
 
 
 def _warn_of_shapes(batches: Any) -> None:
@@ -305,7 +425,7 @@ def prepare(model: keras.Model, accumulate: int = 1) -> keras.Model:
     if _is_keras_own(model, "test_step"):
         model.test_function = _steps().make_test_function(model)
     build = getattr(model, "_maybe_symbolic_build", None)
-    if not isinstance(model, DistributedModel) and not isinstance(build, functools.partial | None):
+    if not isinstance(model, Model) and not isinstance(build, functools.partial | None):
         model._maybe_symbolic_build = functools.partial(_build_from_one_replica, model, build)
     return model
 

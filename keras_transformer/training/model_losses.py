@@ -1,6 +1,6 @@
 """Losses that call a model again: R-Drop and distillation.
 
-`DistributedModel.compute_loss` passes model and inputs to them. So they work with plain `compile`
+`Model.compute_loss` passes model and inputs to them. So they work with plain `compile`
 and `fit`, on any number of replicas and with accumulated gradients.
 
 Shapes: B batch, T target length, N = B T tokens, V vocabulary.
@@ -26,7 +26,7 @@ from keras_transformer.training.losses import (
 from keras_transformer.training.replicas import mean_over_replicas
 from keras_transformer.types import Tensor
 
-# Model, inputs and `training` of the `DistributedModel.compute_loss` that is running, or `None`.
+# Model, inputs and `training` of the `Model.compute_loss` that is running, or `None`.
 # Each replica's thread has its own.
 _MODEL_CALL = contextvars.ContextVar("model_call", default=None)
 

@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
 from keras_transformer.layers.checks import check_model
+from keras_transformer.training.distribution import forget_compile
 from keras_transformer.types import Tensor
 
 
@@ -32,8 +33,8 @@ def recompute(model: keras.Model) -> keras.Model:
     such as `quantization_aware`.
 
     Args:
-        model: Keras model that contains blocks. Compile it after this call: `fit` refuses an
-            earlier `compile`.
+        model: Keras model that contains blocks. Compile it after this call, and each model that
+            contains one of the blocks: `fit` refuses an earlier `compile`.
 
     Returns:
         The same model.
@@ -58,7 +59,7 @@ def recompute(model: keras.Model) -> keras.Model:
         )
     for block in blocks:
         block.call = functools.partial(_call, block)
-    model.compiled = False  # an earlier `compile` may have traced plain blocks
+    forget_compile(blocks)
     return model
 
 

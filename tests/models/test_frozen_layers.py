@@ -300,6 +300,7 @@ def test_a_model_made_in_a_name_scope_keeps_its_settings(tmp_path):
     "options, error, message",
     [
         ({"rank": 0}, ValueError, "rank must be at least 1"),
+        ({"rank": 13}, ValueError, "rank must be at most 12, .* but 13 was passed"),
         ({"rank": 2, "names": "query"}, TypeError, "list of names"),
         ({"rank": 2, "names": ["queries"]}, ValueError, "no Dense layer .* the names .'queries'"),
     ],

@@ -954,6 +954,7 @@ ELSEWHERE: dict[str, str] = {
     "training": "a module",
     "BleuCallback": "training/test_callbacks.py",
     "CheckpointAveraging": "training/test_checkpoints.py",
+    "Model": "training/test_models_of_users.py",
     "Run": "training/test_resume.py",
     "average_checkpoints": "training/test_checkpoints.py",
     "layout_map": "training/test_sharding.py",

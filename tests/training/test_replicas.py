@@ -102,7 +102,7 @@ def make_model(case):
     import keras
 
     import keras_transformer as kt
-    from keras_transformer.training.distribution import DistributedModel
+    from keras_transformer.training.distribution import Model
 
     keras.utils.set_random_seed(23)
     kind, ids = CASES[case], keras.Input((None,), dtype="int32")
@@ -121,7 +121,7 @@ def make_model(case):
             scores = keras.ops.matmul(x, keras.ops.swapaxes(x, 1, 2))
             scores -= 1e9 * keras.ops.cast(ids[:, None] == 0, "float32")
             outputs = {"logits": embedding.logits(x), "alignments": keras.ops.softmax(scores)}
-            return DistributedModel(ids, outputs)
+            return Model(ids, outputs)
         case "changing":  # two passes of a step differ, in the same way on every replica
             calls = threading.local()
 
@@ -130,13 +130,13 @@ def make_model(case):
                     calls.number = getattr(calls, "number", 0) + bool(training)
                     return x * (0.5 if calls.number % 2 else 1.0)
 
-            return DistributedModel(ids, embedding.logits(Changing()(embedding(ids))))
+            return Model(ids, embedding.logits(Changing()(embedding(ids))))
         case "rounded":
             x = keras.layers.Dense(6, "relu")(embedding(ids))
-            model = DistributedModel(ids, keras.layers.Dense(11)(x))
+            model = Model(ids, keras.layers.Dense(11)(x))
             return kt.quantization_aware(model)
         case "words":  # of our models' class, but quick to trace
-            return DistributedModel(ids, embedding.logits(keras.layers.Dense(6)(embedding(ids))))
+            return Model(ids, embedding.logits(keras.layers.Dense(6)(embedding(ids))))
         case "classifier":
             x = keras.layers.GlobalAveragePooling1D()(kt.TransformerEncoder(11, **SIZES)(ids))
             return keras.Model(ids, keras.layers.Dense(2)(x))
