@@ -71,7 +71,7 @@ def make_model(channels):
         x = kt.EncoderBlock(num_heads=4, d_ff=2 * D_MODEL, dropout=0.1, norm_first=True)(x)
     x = keras.layers.LayerNormalization()(x[:, PATCHES // 2])
     x = keras.layers.Dense(PATCH * channels)(x)
-    return keras.Model(window, ops.reshape(x, (-1, PATCH, channels)))
+    return kt.Model(window, ops.reshape(x, (-1, PATCH, channels)))
 
 
 def train(args, run, series):

@@ -60,7 +60,7 @@ def reader(args, vocab_size):
         x = kt.EncoderBlock(**sizes)(x)
     logits = keras.layers.Dense(2)(x)  # (B, S, 2)
     inputs = {"first_ids": question_ids, "second_ids": passage_ids}
-    return keras.Model(inputs, {"start": logits[..., 0], "end": logits[..., 1]})
+    return kt.Model(inputs, {"start": logits[..., 0], "end": logits[..., 1]})
 
 
 def train(args, run, sets, tokenizer):

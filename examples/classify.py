@@ -142,7 +142,7 @@ def classifier(recipe, vocab_size, classes):
     x = kt.EncoderBlock(4, 2 * recipe["d_model"], recipe["dropout"])(x)
     x = [x[:, 0], kt.SequencePooling("max")(x)] if recipe["max_pooled"] else [x[:, 0]]  # (B, D)
     x = keras.layers.Dropout(recipe["dropout"])(keras.layers.Concatenate()(x))
-    return keras.Model(source_ids, keras.layers.Dense(classes)(x))
+    return kt.Model(source_ids, keras.layers.Dense(classes)(x))
 
 
 def draw_words(run, model, tokenizer, answers):

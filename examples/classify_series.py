@@ -64,7 +64,7 @@ def make_model(channels, classes, width, strides, dropout):
     for _ in range(2):
         x = kt.EncoderBlock(4, 2 * D_MODEL, dropout)(x)
     x = keras.layers.Dropout(dropout)(x[:, 0])
-    return keras.Model(frames, keras.layers.Dense(classes)(x))
+    return kt.Model(frames, keras.layers.Dense(classes)(x))
 
 
 def train(args, run, some, labels, settings):

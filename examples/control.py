@@ -47,7 +47,7 @@ def make_model(features, actions):
     x = kt.SinusoidalPositionEncoding()(keras.layers.Dense(D_MODEL)(x))
     for _ in range(2):
         x = kt.EncoderBlock(4, 2 * D_MODEL, 0.1)(x, use_causal_mask=True)
-    return keras.Model(steps, keras.layers.Dense(actions)(x))
+    return kt.Model(steps, keras.layers.Dense(actions)(x))
 
 
 def train(args, run, episodes, actions, use_returns):

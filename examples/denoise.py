@@ -55,7 +55,7 @@ def make_model(layers):
     mask = keras.layers.Dense(2 * BINS, kernel_initializer="zeros")(x)
     a, b = 1 + mask[..., :BINS], mask[..., BINS:]
     clean = ops.concatenate([a * real - b * imaginary, a * imaginary + b * real], axis=-1)
-    return keras.Model(rows, clean)
+    return kt.Model(rows, clean)
 
 
 def ratio_loss(clean, rows):

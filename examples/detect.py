@@ -80,13 +80,13 @@ def make_detr(classes, d_model, encoder_blocks, decoder_blocks):
     for _ in range(decoder_blocks):
         queries = kt.DecoderBlock(**options)(queries, memory, use_causal_mask=False)
         found.append(predict(queries))
-    return keras.Model(pixels, ops.stack(found, axis=1)), keras.Model(pixels, found[-1])
+    return kt.Model(pixels, ops.stack(found, axis=1)), kt.Model(pixels, found[-1])
 
 
 def make_baseline(classes, d_model):
     """Makes a model from scenes (B, 64, 64, 1) to a prediction per patch, (B, 64, C + 5)."""
     pixels, x = patches(d_model)
-    return keras.Model(pixels, predictions(classes)(x))
+    return kt.Model(pixels, predictions(classes)(x))
 
 
 def train(args, run, model, match, items, size):

@@ -37,7 +37,7 @@ def make_model(vehicles, features):
     for _ in range(2):
         x = kt.EncoderBlock(num_heads=4, d_ff=2 * D_MODEL, dropout=0.05, norm_first=True)(x)
     x = keras.layers.LayerNormalization()(x[:, 0])  # only the own vehicle
-    return keras.Model(view, keras.layers.Dense(len(ACTIONS))(x))
+    return kt.Model(view, keras.layers.Dense(len(ACTIONS))(x))
 
 
 def make_mlp(vehicles, features, parameters):
@@ -48,7 +48,7 @@ def make_mlp(vehicles, features, parameters):
     x = keras.layers.Flatten()(view)
     for _ in range(2):
         x = keras.layers.Dropout(0.05)(keras.layers.Dense(hidden, activation="gelu")(x))
-    return keras.Model(view, keras.layers.Dense(len(ACTIONS))(x))
+    return kt.Model(view, keras.layers.Dense(len(ACTIONS))(x))
 
 
 def train(args, run, model, views, advice):

@@ -39,7 +39,7 @@ def pretrained_tagger(folder, tags):
     encoder, tokenizer = kt.importers.bert.load(folder)
     encoder.get_layer("token_embedding").trainable = False  # a large part of all weights
     x = keras.layers.Dropout(0.1)(encoder.output)
-    return keras.Model(encoder.input, keras.layers.Dense(tags)(x)), tokenizer
+    return kt.Model(encoder.input, keras.layers.Dense(tags)(x)), tokenizer
 
 
 def tagger(vocab_size, tags, *, num_layers, d_model, dropout):
@@ -54,7 +54,7 @@ def tagger(vocab_size, tags, *, num_layers, d_model, dropout):
     for _ in range(num_layers):
         x = kt.EncoderBlock(4, 2 * d_model, dropout)(x)
     x = keras.layers.Dropout(dropout)(x)
-    return keras.Model(source_ids, keras.layers.Dense(tags)(x))
+    return kt.Model(source_ids, keras.layers.Dense(tags)(x))
 
 
 def joined(some):

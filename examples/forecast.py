@@ -47,7 +47,7 @@ def make_model(past, future, series, blocks):
         x = kt.EncoderBlock(**options, positions="rotary")(x)
     x = keras.layers.Dropout(0.2)(keras.layers.Flatten()(x))
     x = ops.reshape(keras.layers.Dense(future)(x), (-1, series, future))
-    return keras.Model(window, ops.transpose(x + level, (0, 2, 1)))
+    return kt.Model(window, ops.transpose(x + level, (0, 2, 1)))
 
 
 def train(args, run, windows):

@@ -49,7 +49,7 @@ def make_model(classes, num_layers):
     for _ in range(num_layers):
         x = kt.EncoderBlock(num_heads=4, d_ff=2 * D_MODEL, dropout=0.1, norm_first=True)(x)
     x = keras.layers.LayerNormalization()(x[:, 0])  # only the class token
-    return keras.Model(pixels, keras.layers.Dense(classes)(x))
+    return kt.Model(pixels, keras.layers.Dense(classes)(x))
 
 
 def train(args, run, sets):

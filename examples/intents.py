@@ -65,7 +65,7 @@ def two_headed(vocab_size, tags, labels, *, num_layers, d_model, dropout):
         "label": keras.layers.Dense(labels)(x[:, 0]),
         "tags": keras.layers.Dense(tags)(x[:, 1:]),
     }
-    return keras.Model(source_ids, outputs)
+    return kt.Model(source_ids, outputs)
 
 
 def share(found, true):

@@ -54,13 +54,13 @@ def towers(args, vocab_size):
         vocab_size, args.num_layers, args.d_model, 4, 2 * args.d_model, dropout=args.dropout
     )(source_ids)
     mean = kt.SequencePooling()(vectors)
-    embedder = keras.Model(source_ids, keras.layers.UnitNormalization()(mean))
+    embedder = kt.Model(source_ids, keras.layers.UnitNormalization()(mean))
 
     first_ids = keras.Input((None,), dtype="int32", name="first_ids")
     second_ids = keras.Input((None,), dtype="int32", name="second_ids")
     cosines = ops.matmul(embedder(first_ids), ops.transpose(embedder(second_ids)))  # (B, B)
     inputs = {"first_ids": first_ids, "second_ids": second_ids}
-    return embedder, keras.Model(inputs, cosines / TEMPERATURE)
+    return embedder, kt.Model(inputs, cosines / TEMPERATURE)
 
 
 def train(args, run, text, tokenizer):

@@ -72,7 +72,7 @@ def make_model(vocab_size, layers):
     y = keras.layers.Dense(GROUP * BANDS)(keras.layers.LayerNormalization()(y))
     frames = keras.layers.Reshape((-1, BANDS))(y)
     inputs = {"source_ids": ids, "places": places}
-    return keras.Model(inputs, {"durations": durations, "frames": frames})
+    return kt.Model(inputs, {"durations": durations, "frames": frames})
 
 
 def train(args, run, tokenizer, recordings, valid):

@@ -62,7 +62,7 @@ def tagger(vocab_size, tags, *, num_layers, d_model, num_heads, d_ff, dropout):
     for _ in range(num_layers):
         x = kt.EncoderBlock(num_heads, d_ff, dropout)(x)
     x = keras.layers.Dropout(dropout)(x)
-    return keras.Model(source_ids, keras.layers.Dense(tags)(x))
+    return kt.Model(source_ids, keras.layers.Dense(tags)(x))
 
 
 def share(found, true):

@@ -76,7 +76,7 @@ def make_model(count, kinds, classes):
     mean = ops.mean(x, axis=(1, 2))
     sizes = len(MOTIONS), classes, classes
     found = {name: layers.Dense(n)(mean) for name, n in zip(LABELS, sizes, strict=True)}
-    return keras.Model(frames, {**found, "next": next_frames(frames[:, -1], x[:, -1], NEXT)})
+    return kt.Model(frames, {**found, "next": next_frames(frames[:, -1], x[:, -1], NEXT)})
 
 
 def pairs(clips, read):

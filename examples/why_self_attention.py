@@ -67,7 +67,7 @@ def recall_model(kind, d=32):
     for number in range(LAYERS):
         x = layers.LayerNormalization()(x + KINDS[kind](d, number)(x))
         x = layers.LayerNormalization()(x + kt.FeedForward(2 * d)(x))
-    model = keras.Model(ids, layers.Dense(VALUES)(x[:, -1]))
+    model = kt.Model(ids, layers.Dense(VALUES)(x[:, -1]))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.002), loss, metrics=["accuracy"])
     return model
