@@ -33,6 +33,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.layers.base import UpdateRecord
 from keras_transformer.layers.checks import check_id_range, check_no_text, check_positive
 from keras_transformer.text.vocabularies import (
     check_tokenizers,
@@ -61,7 +62,7 @@ _WRONG_ID = (
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
-class Model(keras.Model):
+class Model(UpdateRecord, keras.Model):
     """A functional `keras.Model` with exact training, checked ids and LoRA.
 
     Use it instead of `keras.Model` around the layers and encoders of this package. The models of
@@ -145,11 +146,12 @@ class Model(keras.Model):
     def enable_lora(self, rank: int, names: tuple[str, ...] = ("query", "value")) -> None:
         """Adds trainable low-rank updates to some projections, and freezes all other layers.
 
-        LoRA (arXiv 2106.09685): W + A B with A (inputs, rank) and B (rank, outputs). Files and
-        exports have the updates merged into W; a loaded model begins new updates, of zero. Layers
-        that were frozen before get updates, too; freeze the updates of a layer or a side after this
-        call. Compile the model after it, and each model that contains one of the layers: `fit`
-        refuses an earlier `compile`.
+        LoRA (arXiv 2106.09685): W + A B with A (inputs, rank) and B (rank, outputs). Files keep
+        W, A and B, so a loaded model trains on as the saved one would. A model without updates that
+        reads such a file has them merged into W, and so has an export. Layers that were frozen
+        before get updates, too; freeze the updates of a layer or a side after this call. Compile
+        the model after it, and each model that contains one of the layers: `fit` refuses an earlier
+        `compile`.
 
         Args:
             rank: r, the inner size of the updates.
