@@ -93,6 +93,7 @@ class ArtefactFiles(Format):
         default = self.task.option_defaults[value["name"]]
         lowest, highest = bounds(value["name"], default.item() if default.size == 1 else 0)
         lowest = self.task.lowest.get(value["name"], lowest)
+        highest = self.task.highest.get(value["name"]) or highest
         return {**value, "default": default.tolist(), "lowest": lowest, "highest": highest}
 
 

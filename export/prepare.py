@@ -56,7 +56,11 @@ RULES = (
         lambda a: not isinstance(a.search, (GreedySearch, BeamSearch, Sampling, type(None))),
         lambda a: (
             "search must be a GreedySearch, BeamSearch or Sampling, but "
-            f"{type(a.search).__name__} was passed."
+            + (
+                f"the class {a.search.__name__} was passed. Call it: {a.search.__name__}()."
+                if isinstance(a.search, type)
+                else f"{type(a.search).__name__} was passed."
+            )
         ),
     ),
     Rule(
@@ -101,7 +105,7 @@ RULES = (
         ValueError,
         lambda a: isinstance(a.options, str) or not set(a.options) <= _options(a).keys(),
         lambda a: (
-            f"options must be a list of a search's options, got {a.options!r}; "
+            f"options must be names of the search's options, got {a.options!r}; "
             + (
                 f"{type(a.search).__name__} has {list(_options(a))}."
                 if a.search

@@ -88,6 +88,8 @@ def check_number(
         hint = ""
         if name == "temperature":
             hint = " Near 0 it gives the most likely tokens, as GreedySearch does."
+        if name in ("max_length", "max_tokens") and lowest > 1:
+            hint = " The constraints of the search allow no shorter output."
         raise ValueError(f"{name} must be {least} and {most}, got {value}.{hint}")
 
 

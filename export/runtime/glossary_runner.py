@@ -27,7 +27,11 @@ PLACED, CONSTRAINED = Option("glossary", "object", 1), Option("glossary", "objec
 
 def hint_of(manifest: Mapping[str, Any]) -> str:
     """Returns what else to check if a search has found no text."""
-    return "; do all terms fit into max_length?" if "terms" in options_of(manifest) else ""
+    if "terms" in options_of(manifest):
+        return "; do all terms fit into max_length?"
+    if manifest["search"]["config"]["constraints"]:
+        return "; can an output fulfil all constraints, and min_length?"
+    return ""
 
 
 class GlossaryRunner(SearchRunner):

@@ -300,9 +300,8 @@ class Runner:
         if not self.samples:
             if seed is not None:
                 raise ValueError(
-                    f"`seed` was passed, but this artefact has the task {self.manifest['task']!r} "
-                    f"and the search {shorten(self.manifest['search'])}, which draw no random "
-                    "numbers. Leave it out, or export the model with Sampling."
+                    f"`seed` was passed, but the task {self.manifest['task']!r} of this artefact "
+                    "draws no random numbers. Leave it out, or export the model with Sampling."
                 )
             return {}
         if seed is None:

@@ -112,8 +112,7 @@ class Translator(GlossaryRunner):
 
     | line | result |
     | --- | --- |
-    | empty, white space only (`str.isspace`), or without any known piece | one empty hypothesis, \
-score 0 |
+    | empty, white space only (`str.isspace`), or without a piece | one empty hypothesis, score 0 |
     | with a NUL character | its text ends there |
     | more tokens than the artefact's `limits["source_length"]`, special ones included | `error` |
     | bytes that are not UTF-8, half a surrogate pair | `error` |

@@ -53,7 +53,7 @@ class LineReader:
                 if self._has_too_many_characters(text):  # to encode it would take long
                     refused[index] = (
                         f"{len(text)} characters, where this artefact takes at most {self._most} "
-                        "tokens; split the line into sentences"
+                        "tokens; split or shorten it"
                     )
                 elif text.strip():
                     texts[index] = text
@@ -198,7 +198,7 @@ def _check_row(ids: list[int], most: int) -> list[int]:
     if len(ids) > most:
         raise ValueError(
             f"{len(ids)} tokens, special ones included, where this artefact takes at most {most}; "
-            "split the line into sentences"
+            "split or shorten it"
         )
     if PAD_ID in ids:
         raise ValueError("the text contains the token of padding")

@@ -28,6 +28,7 @@ from keras_transformer.export.tasks.samples import (
     check_inputs,
     check_listed,
     made_up_inputs,
+    source_limit,
     with_last_id,
 )
 from keras_transformer.layers.embeddings import TokenEmbedding
@@ -167,9 +168,8 @@ class ForwardTask:
 
     def limits(self, max_source_length: int | None) -> dict[str, int | None]:
         """Returns the lengths that the manifest promises to serve."""
-        max_source_length = max_source_length or MAX_SOURCE_LENGTH
         return {
-            "source_length": min(max_source_length, self.longest or max_source_length),
+            "source_length": source_limit(self.longest, max_source_length, MAX_SOURCE_LENGTH),
             "target_length": self.longest,
             "extra_length": None,
         }

@@ -132,6 +132,24 @@ def _random_input(
     return array.astype(spec.dtype.as_numpy_dtype)
 
 
+def source_limit(longest: int | None, wanted: int | None, default: int) -> int:
+    """Returns the longest source that an artefact serves.
+
+    Args:
+        longest: greatest length that the model reads, or `None`.
+        wanted: `max_source_length` of an export, or `None` for `default`.
+
+    Raises:
+        ValueError: the model cannot read a source of the length `wanted`.
+    """
+    if wanted is not None and longest is not None and wanted > longest:
+        raise ValueError(
+            f"max_source_length={wanted} was passed, but the model reads at most {longest}. Pass a "
+            "smaller one, or build the model with more positions."
+        )
+    return wanted or min(default, longest or default)
+
+
 def check_listed(samples: Sequence[Any]) -> Sequence[Any]:
     """Returns the samples; raises `ValueError` unless they are a non-empty list."""
     if isinstance(samples, (str, dict)) or not len(samples):

@@ -23,6 +23,7 @@ from keras_transformer.export.tasks.samples import (
     made_up_inputs,
     random_ids,
     random_start,
+    source_limit,
     with_last_id,
 )
 from keras_transformer.padding import pad_rows
@@ -94,7 +95,7 @@ class SearchTask:
         longest: greatest length of a source, or `None`.
         vocab_size: `{"source", "target"}`.
         search_config: the search as in the manifest.
-        lowest: the lowest number of some options of a call.
+        lowest, highest: bounds of some options of a call.
     """
 
     def __init__(
@@ -131,7 +132,13 @@ class SearchTask:
         }
         self.sources: dict[str, tf.TensorSpec] = source_specs(model)
         search.check_room(model, max_length)
+        if None not in (max_length, model.max_length) and max_length > model.max_length:
+            raise ValueError(
+                f"max_length={max_length} was passed, but the model has positions for "
+                f"{model.max_length} tokens. Pass a smaller one, or leave it out."
+            )
         self.lowest: dict[str, int] = {"max_length": search.least_length}
+        self.highest: dict[str, int | None] = {"min_length": model.max_length}
         self.specs: dict[str, tf.TensorSpec] = dict(self.sources)
         if self.random:
             self.specs[signature.SEED] = tf.TensorSpec([], "int32", signature.SEED)
@@ -173,11 +180,9 @@ class SearchTask:
 
     def limits(self, max_source_length: int | None) -> dict[str, int | None]:
         """Returns the lengths that the manifest promises to serve."""
-        if max_source_length is None:
-            longest = None if self.reads_ids else self.longest
-            max_source_length = longest or MAX_SOURCE_LENGTH
+        default = MAX_SOURCE_LENGTH if self.reads_ids else self.longest or MAX_SOURCE_LENGTH
         return {
-            "source_length": min(max_source_length, self.longest or max_source_length),
+            "source_length": source_limit(self.longest, max_source_length, default),
             "target_length": self.max_length or self.model.max_length,
             "extra_length": None if self.max_length else EXTRA_LENGTH,
         }

@@ -17,6 +17,8 @@ from keras_transformer.layers.checks import check_positive
 from keras_transformer.layers.masks import FORBIDDEN
 from keras_transformer.types import Shape, Tensor
 
+# Name of the operations that fail for a row with too few positions, before their number.
+LONGER_THAN = "sequence_is_longer_than_max_length_"
 # Learned vectors that are added start with the mean square of sinusoids at every width, so that
 # they are neither noise beside tokens of variance 1 nor larger.
 ADDED_STDDEV = 0.5**0.5
@@ -451,7 +453,7 @@ class LearnedPositionEncoding(PositionEncoding):
             # give zeros on a GPU. TensorFlow would remove a reshape to the same rank and broadcast
             # a single vector.
             vectors = self.embeddings[offset : offset + length]
-            with keras.name_scope(f"sequence_is_longer_than_max_length_{self.max_length}"):
+            with keras.name_scope(f"{LONGER_THAN}{self.max_length}"):
                 vectors = ops.reshape(vectors, (1, length, inputs.shape[-1]))  # (1, T, D)
         else:
             positions = ops.arange(length, dtype="int32") + offset

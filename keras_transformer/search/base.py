@@ -96,6 +96,11 @@ class Search(loop.StepSearch):
                 check_option(item.name, value)
             elif item.type is bool and not isinstance(value, bool):
                 raise TypeError(f"{item.name} must be True or False, got {value!r}.")
+        if not isinstance(self.constraints, list | tuple):
+            raise TypeError(
+                f"constraints must be a list, but {type(self.constraints).__name__} was passed. "
+                f"Write {type(self).__name__}(constraints=[...])."
+            )
         object.__setattr__(self, "constraints", tuple(self.constraints))
         if self.constraints:
             check_constraints(self.constraints, self)
@@ -140,14 +145,15 @@ class Search(loop.StepSearch):
             TypeError: if ids are not integers, if `model` lacks a method, or if an argument has the
                 wrong type.
             ValueError: if an argument is out of range, if `max_length` is below `min_length`, if
-                shapes do not fit, if a constraint has another tokenizer than the model, if a prompt
+                `min_length` or a prompt has more tokens than the model has positions, if shapes do
+                not fit, if a constraint has another tokenizer than the model, if a prompt
                 or a prefix has padding before a token, or if Keras' backend is not TensorFlow.
                 Inside a `tf.function` the values of tensors are not checked, and misplaced padding
                 gives wrong tokens.
         """
         options = {"max_length": max_length, **options}
         inputs = read_inputs(model, source_ids, options, self.call_defaults)
-        self.check_room(model, max_length)
+        self.check_room(model, max_length, options.get("min_length"))
         self.check_tokenizers(model)
         if not tf.executing_eagerly():
             return self._traced(model, inputs)
@@ -230,19 +236,27 @@ class Search(loop.StepSearch):
         """The number of tokens of the shortest output that the constraints allow, at least 1."""
         return max([1, *(constraint.least_length for constraint in self.constraints)])
 
-    def check_room(self, model: SearchModel, max_length: Any) -> None:
-        """Raises `ValueError` if the constraints allow no output of `max_length` tokens.
+    def check_room(self, model: SearchModel, max_length: Any, min_length: Any = None) -> None:
+        """Raises `ValueError` if no output has as few or as many tokens as it must.
 
         Args:
             model: `SearchModel`.
             max_length: int or integers (B,), -1 for the default; symbolic tensors are not checked.
                 `None` stands for the default, too.
+            min_length: int or integers (B,). Defaults to `None`: the constructor's.
         """
+        positions = getattr(model, "max_length", None)
+        least = self.min_length if min_length is None else min_length
+        if positions is not None and not tf.is_symbolic_tensor(least):
+            if (least := np.max(least, initial=0)) > positions:
+                raise ValueError(
+                    f"min_length is {least}, but the model has positions for {positions} tokens. "
+                    "Pass a smaller min_length, or build the model with more positions."
+                )
         if self.least_length == 1 or tf.is_symbolic_tensor(max_length):
             return
         given = np.array(-1 if max_length is None else max_length)
         room = np.where(given < 0, EXTRA_LENGTH, given).min(initial=self.least_length)
-        positions = getattr(model, "max_length", None)
         if positions is not None and positions < room:
             room = positions
         if room < self.least_length:

@@ -231,7 +231,8 @@ def integer_ids(ids: Any, name: str, rank: int = 2) -> Tensor:
 def check_ids(model: SearchModel, inputs: Mapping[str, Any]) -> None:
     """Raises `ValueError` for ids in eager inputs of a search that the model cannot read.
 
-    Prompts and prefixes must be padded on the right, and ids must be of the vocabularies.
+    Prompts and prefixes must be padded on the right, ids must be of the vocabularies, and the model
+    must have a position for each token of a prompt.
 
     Args:
         model: `SearchModel`.
@@ -240,6 +241,12 @@ def check_ids(model: SearchModel, inputs: Mapping[str, Any]) -> None:
     source = inputs["source"]
     prompt = START_IDS if START_IDS in source else SOURCE_IDS
     padded = {f"The prompt in {prompt}": start_ids(model, source)}
+    tokens = np.count_nonzero(start_ids(model, source).numpy() != PAD_ID, axis=1).max(initial=0)
+    if (positions := getattr(model, "max_length", None)) is not None and tokens > positions:
+        raise ValueError(
+            f"A prompt in {prompt} has {tokens} tokens, but the model has positions for "
+            f"{positions}. Shorten it, or build the model with more positions."
+        )
     if "target_prefix" in inputs:
         padded["target_prefix"] = inputs["target_prefix"]
     for name, ids in padded.items():

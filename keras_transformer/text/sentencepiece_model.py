@@ -107,17 +107,24 @@ def _training_problem(message: str, vocab_size: int, sensible: int, model_type: 
             f"vocab_size={vocab_size} is too large for this text of {too_high[1]} different words "
             "and special tokens. Pass hard_vocab_limit=False to take them all."
         )
+    if too_high and int(too_high[1]) <= sensible:
+        return (
+            f"vocab_size={vocab_size} is too large for this text, which says the same again and "
+            f"again. Pass vocab_size={too_high[1]}, which is all that it has pieces for, or train "
+            "on more text."
+        )
     if too_high:
         return (
-            f"vocab_size={vocab_size} is too large for this text. Pass vocab_size="
-            f"{min(sensible, int(too_high[1]))}, or train on more text. Near {too_high[1]}, the "
-            "limit, most pieces would be too rare to learn."
+            f"vocab_size={vocab_size} is too large for this text. Pass vocab_size={sensible}, or "
+            f"train on more text. Near {too_high[1]}, the limit, most pieces would be too rare to "
+            "learn."
         )
     too_low = re.search(r"smaller than required_chars\. *\d+ vs (\d+)", message)
     if too_low or "char_model_trainer" in message:
         return (
             f"vocab_size={vocab_size} is too small: special tokens, bytes and single characters "
-            f"alone need {too_low[1] if too_low else 260}. Pass vocab_size={sensible}."
+            f"alone need {too_low[1] if too_low else 260}. Pass vocab_size={sensible}; with "
+            "hard_vocab_limit=False, if the text has fewer pieces."
         )
     return f"SentencePiece could not train with vocab_size={vocab_size}: {message}"
 

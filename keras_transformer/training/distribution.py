@@ -33,8 +33,9 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.base import UpdateRecord
+from keras_transformer.layers.base import UpdateRecord, has_updates
 from keras_transformer.layers.checks import check_id_range, check_no_text, check_positive
+from keras_transformer.layers.positions import LONGER_THAN
 from keras_transformer.text.vocabularies import (
     check_tokenizers,
     digests,
@@ -144,14 +145,15 @@ class Model(UpdateRecord, keras.Model):
             return super().predict(x, *args, **kwargs)
 
     def enable_lora(self, rank: int, names: tuple[str, ...] = ("query", "value")) -> None:
-        """Adds trainable low-rank updates to some projections, and freezes all other layers.
+        """Adds trainable low-rank updates to some projections, and freezes all other weights.
 
-        LoRA (arXiv 2106.09685): W + A B with A (inputs, rank) and B (rank, outputs). Files keep
-        W, A and B, so a loaded model trains on as the saved one would. A model without updates that
-        reads such a file has them merged into W, and so has an export. Layers that were frozen
-        before get updates, too; freeze the updates of a layer or a side after this call. Compile
-        the model after it, and each model that contains one of the layers: `fit` refuses an earlier
-        `compile`.
+        LoRA (arXiv 2106.09685): W + A B with A (inputs, rank) and B (rank, outputs). As in Keras,
+        the biases of these projections are trained, too. Files keep W, A and B, so a loaded model
+        trains on as the saved one would. A model without updates that reads such a file has them
+        merged into W, and so has an export. Layers that were frozen before get updates, too; freeze
+        the updates of a layer or a side after this call. Call it on an encoder to leave the head
+        around it trainable. Compile the model after it, and each model that contains one of the
+        layers: `fit` refuses an earlier `compile`.
 
         Args:
             rank: r, the inner size of the updates.
@@ -161,33 +163,33 @@ class Model(UpdateRecord, keras.Model):
 
         Raises:
             ValueError: `rank` is not positive or exceeds a side of a projection, no layer has one
-                of the names, or LoRA is already enabled.
+                of the names, or a layer has updates already.
             TypeError: `names` is one string.
         """
         check_positive(rank=rank)
         if isinstance(names, str):
             raise TypeError(f"names must be a list of names, but {names!r} was passed.")
-        chosen = [
-            layer
-            for layer in self._flatten_layers(include_self=False)
-            if layer.name in names and isinstance(layer, keras.layers.Dense)
-        ]
-        if not chosen:
-            raise ValueError(f"enable_lora found no Dense layer with one of the names {names}.")
+        every = self._flatten_layers(include_self=False)
+        dense = [layer for layer in every if isinstance(layer, keras.layers.Dense)]
+        chosen = [layer for layer in dense if layer.name in names]
+        known = sorted({layer.name for layer in dense})
+        if missing := [name for name in names if name not in known]:
+            raise ValueError(
+                f"enable_lora found no Dense layer of the names {missing}. The model has {known}."
+            )
         if rank > (most := min(min(layer.kernel.shape) for layer in chosen)):
             raise ValueError(
                 f"rank must be at most {most}, the shorter side of the smallest projection, but "
                 f"{rank} was passed: a larger update has more weights and no other values."
             )
-        if any(layer.lora_enabled for layer in chosen):
+        if any(map(has_updates, every)):
             raise ValueError(
-                "LoRA is already enabled; a model from a file keeps it. For other updates merge "
-                "these: model.save_weights(path), and load_weights(path) in a new model of the "
-                "same arguments."
+                "LoRA is already enabled; a model from a file keeps it. Name all layers in one "
+                "call. For other updates merge these: model.save_weights(path), and "
+                "load_weights(path) in a model of the same arguments without updates."
             )
         # Keras ignores `trainable = False` of a layer that is frozen, whatever is inside. So the
         # layers around an update stay trainable, unless they have weights of their own.
-        every = self._flatten_layers(include_self=False)
         around = [
             layer
             for layer in every
@@ -271,10 +273,16 @@ def forget_compile(changed: Iterable[keras.Layer]) -> None:
 
 
 def _refuse_changed_layers(model: keras.Model) -> None:
-    """Raises `ValueError` if layers were frozen or unfrozen after the training step was traced.
+    """Raises `ValueError` for layers that changed after `compile`.
 
-    Keras has a warning for it, but version 3.15 never reaches it.
+    Frozen and unfrozen layers count after the training step was traced. Keras has a warning for
+    them, but version 3.15 never reaches it.
     """
+    if not model.compiled and getattr(model, "optimizer", None) is not None:
+        raise ValueError(
+            "The layers of this model changed after model.compile, by enable_lora or recompute. "
+            "Call model.compile again, with a new optimizer, and then fit."
+        )
     before = getattr(model, "_compiled_trainable_state", {})
     changed = [
         layer.path or layer.name  # a functional model has no path
@@ -312,6 +320,8 @@ def _check_data(model: keras.Model, x: Any, y: Any = None) -> None:
     if all(tensor.dtype != "string" for tensor in tensors):
         check_no_text(x)
     names = [tensor.name for tensor in tensors]
+    if tensors and not isinstance(getattr(model, "loss", None), ModelLoss):  # may read all of x
+        _refuse_unread(model, x)
     arrays = x if isinstance(x, Mapping) else dict(zip(names, keras.tree.flatten(x), strict=False))
     for name, size in (("source_ids", sizes["source"]), ("target_ids", sizes["target"])):
         if size is not None and name in arrays:
@@ -319,6 +329,19 @@ def _check_data(model: keras.Model, x: Any, y: Any = None) -> None:
     loss = getattr(model, "loss", None)
     if isinstance(loss, SequenceCrossentropy) and hasattr(model, "decode_step"):
         check_labels(y, sizes["target"], loss.pad_id)
+
+
+def _refuse_unread(model: keras.Model, x: Any) -> None:
+    """Raises `ValueError` for data by name that a functional model does not read."""
+    spec = getattr(x, "element_spec", x)
+    inputs = next(iter(spec), None) if isinstance(spec, tuple) else spec
+    read = model.input
+    names = list(read) if isinstance(read, Mapping) else [tensor.name for tensor in model.inputs]
+    if isinstance(inputs, Mapping) and (unread := [name for name in inputs if name not in names]):
+        raise ValueError(
+            f"The data has {list(inputs)}, but the model reads {names}: {unread} would have no "
+            "effect. Pass batches for this model, or leave them out."
+        )
 
 
 def _refuse_probabilities(losses: Any) -> None:
@@ -343,10 +366,15 @@ def _refuse_probabilities(losses: Any) -> None:
 
 @contextlib.contextmanager
 def _clear_id_errors() -> Iterator[None]:
-    """Replaces TensorFlow's error for an id beyond a table, after a page about graphs."""
+    """Replaces TensorFlow's errors, a page about graphs, for rows that do not fit a table."""
     try:
         yield
     except Exception as error:
+        if found := re.search(LONGER_THAN + r"(\d+)", str(error)):
+            raise ValueError(
+                f"A row of the data is longer than the {found[1]} learned positions of the model. "
+                "Shorten the rows, or build the model with more positions."
+            ) from error
         found = re.search(_WRONG_ID, str(error))
         if found is None:
             raise

@@ -1,6 +1,7 @@
 """Documents, one a row, and windows of a long text."""
 
 import gzip
+import re
 
 import numpy as np
 import pytest
@@ -88,3 +89,14 @@ def test_each_character_has_an_id(characters):
     assert characters.vocab_size == 260 + len(set(TEXT))
     with pytest.raises(ValueError, match="vocab_size=99 is too small: .* need 260"):
         Tokenizer.train([TEXT], 99, model_type="char")
+
+
+@pytest.mark.parametrize("text", ["the cat sat on the mat", "ab", "one two three four"])
+def test_the_advised_size_of_a_text_that_repeats_itself_works(text):
+    lines, size = [text] * 2400, 10
+    for _ in range(2):  # too small, too large
+        with pytest.raises(ValueError, match="vocab_size") as found:
+            Tokenizer.train(lines, size)
+        size = int(re.search(r"Pass vocab_size=(\d+)", str(found.value))[1])
+    assert "says the same" in str(found.value)
+    assert Tokenizer.train(lines, size).vocab_size == size

@@ -393,7 +393,8 @@ def test_a_model_made_in_a_name_scope_keeps_its_settings(tmp_path):
         ({"rank": 0}, ValueError, "rank must be at least 1"),
         ({"rank": 13}, ValueError, "rank must be at most 12, .* but 13 was passed"),
         ({"rank": 2, "names": "query"}, TypeError, "list of names"),
-        ({"rank": 2, "names": ["queries"]}, ValueError, "no Dense layer .* the names .'queries'"),
+        ({"rank": 2, "names": ["queries"]}, ValueError, "no Dense layer of the names .'queries'"),
+        ({"rank": 2, "names": ["query", "vlaue"]}, ValueError, "names .'vlaue'.*'value'"),
     ],
 )
 def test_lora_chooses_layers_by_name_and_a_refusal_changes_nothing(options, error, message):
@@ -404,6 +405,8 @@ def test_lora_chooses_layers_by_name_and_a_refusal_changes_nothing(options, erro
     model.enable_lora(2, names=("hidden",))
     assert all("feed_forward/hidden" in w.path for w in model.trainable_weights)
     before = settings(model)
-    with pytest.raises(ValueError, match="already enabled"):
-        model.enable_lora(2, names=("hidden",))
+    for each in (model, as_ours(model)):
+        for names in ("hidden", "query"):
+            with pytest.raises(ValueError, match="already enabled"):
+                each.enable_lora(2, names=(names,))
     assert settings(model) == before

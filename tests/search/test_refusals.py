@@ -37,6 +37,11 @@ def short_of_positions(rows=1):
     return models[0] if rows == 1 else kt.Ensemble(models)
 
 
+def prompted():
+    positions = kt.LearnedPositionEncoding(max_length=5)
+    return kt.CausalTransformer(11, 1, d_model=6, num_heads=2, d_ff=7, positions=positions)
+
+
 def sampled(**arguments):
     return Sampling(min_length=3)(**{"model": FAKE, "source_ids": SOURCE, **arguments})
 
@@ -201,6 +206,33 @@ CALLS = [
     ),
     *(
         (
+            lambda search=search: search(prompted(), [[7] * 6, [7, 0, 0, 0, 0, 0]], 2),
+            ValueError,
+            "prompt in source_ids has 6 tokens, but the model has positions for 5",
+        )
+        for search in (GREEDY, BeamSearch(2), Sampling(seed=1))
+    ),
+    *(
+        (
+            lambda search=search, options=options: search(prompted(), [[7]], **options),
+            ValueError,
+            "min_length is 6, but the model has positions for 5",
+        )
+        for search, options in (
+            (GREEDY, {"min_length": 6}),
+            (GREEDY, {"min_length": np.array([6]), "max_length": 500}),
+            (BeamSearch(2, min_length=6), {}),
+            (Sampling(seed=1), {"min_length": 6}),
+        )
+    ),
+    (
+        lambda: GreedySearch(constraints=kt.NoRepeatNgrams(2)),
+        TypeError,
+        "a list, but NoRep",
+    ),
+    (lambda: BeamSearch(2, constraints={1: 2}), TypeError, "must be a list, but dict"),
+    *(
+        (
             lambda options=options: PENALTY(FAKE, SOURCE, **{"max_length": 4, **options}),
             ValueError,
             "must be (above|at least|from 1)|is below min_length",
@@ -250,6 +282,9 @@ def test_wrong_arguments_are_refused(call, error, words):
         lambda: GreedySearch()(FAKE, UNPADDED, 3),  # an encoder reads padding on either side
         lambda: GreedySearch()(short_of_positions(), [[7] * 5], 2),
         lambda: GreedySearch()(short_of_positions(2), [[7] * 5], 2),
+        lambda: GreedySearch()(prompted(), [[7] * 5, [7, 0, 0, 0, 0]], 2),
+        lambda: GreedySearch()(prompted(), [[7, 7, 7, 7, 7, 0, 0]], 2),
+        lambda: GreedySearch(min_length=5)(prompted(), [[7]], 500),
     ],
 )
 def test_near_arguments_are_accepted(call):

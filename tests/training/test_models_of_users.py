@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from helpers.checks import numpy64
 
 import keras_transformer as kt
@@ -85,6 +86,53 @@ def test_an_id_beyond_the_table_gives_one_sentence(make):
     model = fitted(make())
     with pytest.raises(ValueError, match=f"{SIZE}"):
         model.fit(np.array([[2, SIZE, 3, 0]] * 2), CLASSES, verbose=0)
+
+
+EXTRA = {"source_ids": IDS, "segment_ids": IDS}
+UNREAD = r"'segment_ids'\].* would have no effect"
+
+
+@makers
+def test_data_that_the_model_does_not_read_is_refused(make):
+    model = fitted(make())
+    for run in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=UNREAD):
+            run(EXTRA, CLASSES, verbose=0)
+        with pytest.raises(ValueError, match=UNREAD):
+            run(tf.data.Dataset.from_tensors((EXTRA, CLASSES)), verbose=0)
+    with pytest.raises(ValueError, match=UNREAD):
+        model.predict(EXTRA, verbose=0)
+    with pytest.raises(ValueError, match=UNREAD):
+        model.fit(IDS, CLASSES, validation_data=(EXTRA, CLASSES), verbose=0)
+
+
+def test_inputs_are_known_by_the_keys_of_a_dict():
+    ids = keras.Input((None,), dtype="int32", name="text")
+    pooled = kt.SequencePooling()(kt.TransformerEncoder(SIZE, **SIZES)(ids))
+    model = fitted(kt.Model({"text": ids}, keras.layers.Dense(2)(pooled)), {"text": IDS}, CLASSES)
+    with pytest.raises(ValueError, match="the model reads .'text'"):
+        model.fit({"text": IDS, "some_ids": IDS}, CLASSES, verbose=0)
+
+
+def test_pairs_for_a_language_model_are_refused():
+    model = kt.CausalTransformer(SIZE, **SIZES)
+    model.compile("adam", kt.SequenceCrossentropy())
+    with pytest.raises(ValueError, match="the model reads .'target_ids'"):
+        model.fit(kt.translation_batches(TEXTS, TEXTS, OWN), verbose=0)
+
+
+@pytest.mark.parametrize("kind", [kt.CausalTransformer, kt.TransformerEncoder])
+def test_a_row_beyond_the_positions_gives_one_sentence(kind):
+    positions = kt.LearnedPositionEncoding(max_length=3)
+    inner = kind(SIZE, **SIZES, positions=positions)
+    model = inner
+    if kind is kt.TransformerEncoder:
+        model = with_head(inner.input, inner.output)
+    model.compile("adam", kt.SequenceCrossentropy(pad_id=-1))
+    labels = IDS if model is inner else CLASSES
+    for run in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match="3 learned positions|max_length=3 tokens only"):
+            run(IDS, labels, verbose=0)
 
 
 @makers

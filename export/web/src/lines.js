@@ -65,7 +65,7 @@ export function encodeLines(lines, tokenizer, mostTokens) {
       refused.set(
         index,
         `${count} tokens, special ones included, where this artefact takes at most ${mostTokens}; ` +
-          "split the line into sentences",
+          "split or shorten it",
       );
     } else if (ids.length) {
       rows.set(index, [...ids, END_ID]);

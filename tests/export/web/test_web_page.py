@@ -55,7 +55,7 @@ def test_typed_text_is_translated(visit):
     assert visit["typed"] == visit["results"][1]["texts"][0]
     read, written = len(visit["results"][1]["sourceIds"]), len(visit["results"][1]["ids"][0])
     assert f"{read} tokens read, {written} written" in visit["figures"]
-    assert "where this artefact takes at most 512; split the line" in visit["refused"]
+    assert "where this artefact takes at most 512; split or shorten" in visit["refused"]
     assert visit["others"] == exports.BEAM.beam_width
 
 
