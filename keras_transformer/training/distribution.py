@@ -267,8 +267,10 @@ def forget_compile(changed: Iterable[keras.Layer]) -> None:
         changed: layers that compute something else now.
     """
     known = {id(layer) for layer in changed}
-    for model in [each for each in gc.get_objects() if issubclass(type(each), keras.Model)]:
-        if any(id(layer) in known for layer in model._flatten_layers()):
+    models = [each for each in gc.get_objects() if issubclass(type(each), keras.Model)]
+    for model in models:
+        compiled = getattr(model, "compiled", False)
+        if compiled and any(id(layer) in known for layer in model._flatten_layers()):
             model.compiled = False
 
 
