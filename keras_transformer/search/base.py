@@ -157,7 +157,8 @@ class Search(loop.StepSearch):
         self.check_tokenizers(model)
         if not tf.executing_eagerly():
             return self._traced(model, inputs)
-        check_ids(model, inputs)
+        least = np.maximum(self.least_length, inputs.get("min_length", self.min_length))
+        check_ids(model, inputs, least)
         functions = self._compiled.setdefault(model, {})
         key = frozenset(inputs), tuple(map(id, getattr(model, "weights", ())))
         if key not in functions:

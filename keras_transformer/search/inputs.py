@@ -228,24 +228,30 @@ def integer_ids(ids: Any, name: str, rank: int = 2) -> Tensor:
     return tf.cast(ids, tf.int32)
 
 
-def check_ids(model: SearchModel, inputs: Mapping[str, Any]) -> None:
+def check_ids(model: SearchModel, inputs: Mapping[str, Any], least: Array) -> None:
     """Raises `ValueError` for ids in eager inputs of a search that the model cannot read.
 
     Prompts and prefixes must be padded on the right, ids must be of the vocabularies, and the model
-    must have a position for each token of a prompt.
+    must have a position for each token of a prompt and of the shortest output.
 
     Args:
         model: `SearchModel`.
         inputs: the result of `read_inputs`.
+        least: (B,), (1,) or (), the number of tokens of the shortest output, at least 1.
     """
     source = inputs["source"]
     prompt = START_IDS if START_IDS in source else SOURCE_IDS
     padded = {f"The prompt in {prompt}": start_ids(model, source)}
-    tokens = np.count_nonzero(start_ids(model, source).numpy() != PAD_ID, axis=1).max(initial=0)
-    if (positions := getattr(model, "max_length", None)) is not None and tokens > positions:
+    tokens = np.count_nonzero(start_ids(model, source).numpy() != PAD_ID, axis=1)
+    least = np.broadcast_to(least, tokens.shape)
+    positions = getattr(model, "max_length", None)
+    # The last token is never fed back, so it needs no position.
+    if positions is not None and (wrong := np.flatnonzero(tokens + least - 1 > positions)).size:
+        row = wrong[0]
         raise ValueError(
-            f"A prompt in {prompt} has {tokens} tokens, but the model has positions for "
-            f"{positions}. Shorten it, or build the model with more positions."
+            f"A prompt in {prompt} has {tokens[row]} tokens, and at least {least[row]} follow, but "
+            f"the model has positions for {positions}. Shorten the prompt, pass a smaller "
+            "min_length, or build the model with more positions."
         )
     if "target_prefix" in inputs:
         padded["target_prefix"] = inputs["target_prefix"]

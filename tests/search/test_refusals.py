@@ -208,9 +208,23 @@ CALLS = [
         (
             lambda search=search: search(prompted(), [[7] * 6, [7, 0, 0, 0, 0, 0]], 2),
             ValueError,
-            "prompt in source_ids has 6 tokens, but the model has positions for 5",
+            "prompt in source_ids has 6 tokens, and at least 1 follow, .* positions for 5",
         )
         for search in (GREEDY, BeamSearch(2), Sampling(seed=1))
+    ),
+    *(
+        (
+            lambda search=search, options=options: search(
+                prompted(), [[7] * 4, [7, 7, 7, 0]], **options
+            ),
+            ValueError,
+            "has 4 tokens, and at least 3 follow, but the model has positions for 5",
+        )
+        for search, options in (
+            (GREEDY, {"min_length": 3}),
+            (GREEDY, {"min_length": [3, 3]}),
+            (BeamSearch(2, min_length=3), {"max_length": 9}),
+        )
     ),
     *(
         (
@@ -285,6 +299,8 @@ def test_wrong_arguments_are_refused(call, error, words):
         lambda: GreedySearch()(prompted(), [[7] * 5, [7, 0, 0, 0, 0]], 2),
         lambda: GreedySearch()(prompted(), [[7, 7, 7, 7, 7, 0, 0]], 2),
         lambda: GreedySearch(min_length=5)(prompted(), [[7]], 500),
+        lambda: GreedySearch(min_length=2)(prompted(), [[7] * 4, [7, 7, 7, 0]]),
+        lambda: GreedySearch()(prompted(), [[7] * 4, [7, 7, 7, 0]], min_length=[2, 3]),
     ],
 )
 def test_near_arguments_are_accepted(call):
