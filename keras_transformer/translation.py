@@ -2,6 +2,7 @@
 
 import contextlib
 import secrets
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -180,6 +181,12 @@ def _best_texts(
         own = {name: array[batch] for name, array in by_line.items()}
         found = search(model, source_ids, **{**options, **own})
         best = keras.ops.convert_to_numpy(found.ids)[:, 0]  # (B, T)
+        missing = np.isneginf(keras.ops.convert_to_numpy(found.scores)[:, 0])
+        for i in np.array(batch)[missing]:
+            warnings.warn(
+                f"Line {i} has no output: none fulfils all constraints, min_length and max_length.",
+                stacklevel=3,
+            )
         for i, text in zip(batch, tokenizers["target"].decode(best), strict=True):
             texts[i] = text
     return texts

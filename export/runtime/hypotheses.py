@@ -20,6 +20,11 @@ from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.words import PieceWords, align_words
 from keras_transformer.types import Array, Ids
 
+_TOO_LONG = (
+    "The prefix has {} tokens, but the search writes fewer than {}. Pass a shorter prefix, or "
+    "export with a larger max_length."
+)
+
 
 class DetailsMaker:
     """Makes the `Details` of hypotheses.
@@ -114,10 +119,7 @@ def find_alternatives(
     words, alternatives = PieceWords(tokenizer), {}
     for (log_prob, one), best, score in zip(begun, texts[:, 0], text_scores[:, 0], strict=True):
         if np.count_nonzero(best != PAD_ID) < len(one):
-            raise ValueError(
-                f"The prefix has {len(ids)} tokens, but the search writes fewer than {len(one)}. "
-                "Pass a shorter prefix, or export with a larger max_length."
-            )
+            raise ValueError(_TOO_LONG.format(len(ids), len(one)))
         word = _word_at(tokenizer, words, best[best != PAD_ID], len(one) - 1)
         alternative = Alternative(word, log_prob, tokenizer.decode(best), float(score))
         alternatives.setdefault(word, alternative)
@@ -131,6 +133,10 @@ def _next_tokens(search: Search, ids: list[int]) -> list[tuple[float, int]]:
     plain = {"length_penalty": np.array(0, np.float32), "max_length": lengths}
     found, scores = search([ids] * len(lengths), **plain)
     exists = scores[0] > -np.inf
+    if exists.any() and found.shape[2] <= len(ids):
+        raise ValueError(_TOO_LONG.format(len(ids), len(ids) + 1))
+    if not exists.any():
+        return []
     log_probs = scores[0, exists] - (scores[1, 0] if ids else 0)
     return list(zip(log_probs.tolist(), found[0, exists, len(ids)].tolist(), strict=True))
 

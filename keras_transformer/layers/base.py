@@ -229,6 +229,19 @@ def _parts_of_update(layer: keras.Layer) -> dict[str, Any]:
     return dict(zip(_UPDATE, parts, strict=True))
 
 
+def merge_update(layer: keras.Layer) -> None:
+    """Puts the updates of a `Dense` layer into its kernel, and makes it a layer without updates."""
+    factors = layer.lora_kernel_a, layer.lora_kernel_b
+    layer._kernel.assign(layer.kernel)
+    layer.lora_enabled, layer.lora_rank = False, None
+    layer._tracker.unlock()
+    for factor in factors:
+        layer._untrack_variable(factor)
+    layer._tracker.lock()
+    layer.lora_kernel_a = layer.lora_kernel_b = None
+    layer._kernel.trainable = layer.trainable
+
+
 def _load_update(layer: keras.Layer, saved: dict[str, Any], store: Any) -> None:
     """Loads a layer with updates from `store`; `saved` is its record, of `None` without one."""
     del layer.load_own_variables  # one file only
@@ -250,7 +263,8 @@ def sublayer_settings(layer: keras.Layer) -> dict[str, Any]:
 
     Returns:
         JSON-serializable dict without empty entries: "frozen", the paths of layers that are not
-        trainable; "dtype", the policies of quantized layers by path; "lora", the ranks by path.
+        trainable; "dtype", the policies of quantized layers by path; "lora", the ranks by path;
+        "whole", the paths of layers with updates whose kernels are trained, too.
     """
     inner = _by_path(layer)
     settings = {
@@ -261,6 +275,9 @@ def sublayer_settings(layer: keras.Layer) -> dict[str, Any]:
             if part.quantization_mode is not None
         },
         "lora": {path: part.lora_rank for path, part in inner.items() if has_updates(part)},
+        "whole": [
+            path for path, part in inner.items() if has_updates(part) and part._kernel.trainable
+        ],
     }
     return {name: value for name, value in settings.items() if value}
 
@@ -289,6 +306,7 @@ def apply_settings(layer: keras.Layer, settings: dict[str, Any]) -> None:
         inner[path].dtype_policy = keras.dtype_policies.deserialize(policy)  # quantizes
     for path, rank in settings.get("lora", {}).items():
         inner[path].enable_lora(rank)
+        inner[path]._kernel.trainable = path in settings.get("whole", ())
 
 
 def _by_path(layer: keras.Layer) -> dict[str, keras.Layer]:

@@ -123,15 +123,16 @@ class Search(loop.StepSearch):
             max_length: int, or integers (B,): the greatest number of generated tokens of a
                 sentence, end token included. A hypothesis of this length is finished, with or
                 without end token. Defaults to the number of source tokens of the sentence + 50
-                (section 6.1). It never exceeds the model's positions. A sentence with a limit of 0
-                has no hypothesis: its ids are 0 and its score is -inf. -1 in an array stands for
-                the default.
+                (section 6.1), or to `min_length` if it is larger. It never exceeds the model's
+                positions. A sentence with a limit of 0 has no hypothesis: its ids are 0 and its
+                score is -inf. -1 in an array stands for the default.
             **options: the inputs of the constraints, and options of this call. `min_length`,
                 `beam_width`, `length_penalty`, `temperature`, `top_k`, `top_p` and `seed` replace
                 the constructor's values where the search has them. `min_length` may also be
                 integers (B,), one for each sentence. `beam_width` and `top_k` may be at most the
                 constructor's. `target_prefix`, integers (B, Q), padded with 0 on the right, are the
-                first tokens of every hypothesis. They count for ids, length and score.
+                first tokens of every hypothesis. They count for ids, length and score;
+                `max_length` cuts them, too.
 
         Returns:
             `SearchResult`. Each row of ids holds the tokens after its own prompt. The tokens of
@@ -307,7 +308,8 @@ class Search(loop.StepSearch):
             prefix = for_each_sentence(prefix, batch_size)
         given = loop.given_tokens(start, prefix)
         prompt_length = given.prompt_length if given else 1
-        limit = length_limits(source, memory, inputs.get("max_length"), batch_size)
+        least = inputs.get("min_length", self.min_length)
+        limit = length_limits(source, memory, inputs.get("max_length"), least, batch_size)
         positions = getattr(model, "max_length", None)
         if positions is not None:
             # The last token is never fed back, so it needs no position.

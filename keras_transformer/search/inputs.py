@@ -337,7 +337,7 @@ def for_each_sentence(tensor: Tensor, batch_size: Tensor) -> Tensor:
 
 
 def length_limits(
-    source: Source, memory: Any, max_length: Tensor | None, batch_size: Tensor
+    source: Source, memory: Any, max_length: Tensor | None, least: Any, batch_size: Tensor
 ) -> Tensor:
     """Returns the greatest number of tokens of each sentence, (B, 1).
 
@@ -345,14 +345,22 @@ def length_limits(
         source: the tensors of the source.
         memory: the encoded source.
         max_length: int32 (B,) or (1,), -1 for the default; `None` for the default everywhere.
+        least: int or int32 (B,) or (1,), the `min_length`; the default is not below it.
         batch_size: B, int32 scalar.
     """
     lengths = source_lengths(source, memory)
     if max_length is None:
         if lengths is None:
             raise ValueError("Cannot infer the source length. Pass max_length to the search.")
-        return EXTRA_LENGTH + lengths
+        return _default_limits(lengths, least)
     limit = for_each_sentence(max_length, batch_size)[:, tf.newaxis]
     if lengths is None:
         return limit
-    return tf.where(limit < 0, EXTRA_LENGTH + lengths, limit)
+    return tf.where(limit < 0, _default_limits(lengths, least), limit)
+
+
+def _default_limits(lengths: Tensor, least: Any) -> Tensor:
+    limits = EXTRA_LENGTH + lengths  # (B, 1)
+    if isinstance(least, int) and least <= EXTRA_LENGTH:
+        return limits
+    return tf.maximum(limits, tf.reshape(least, [-1, 1]))

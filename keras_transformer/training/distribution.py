@@ -33,7 +33,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.layers.base import UpdateRecord, has_updates
+from keras_transformer.layers.base import UpdateRecord, has_updates, merge_update
 from keras_transformer.layers.checks import check_id_range, check_no_text, check_positive
 from keras_transformer.layers.positions import LONGER_THAN
 from keras_transformer.text.vocabularies import (
@@ -164,10 +164,10 @@ class Model(UpdateRecord, keras.Model):
         Raises:
             ValueError: `rank` is not positive or exceeds a side of a projection, no layer has one
                 of the names, or a layer has updates already.
-            TypeError: `names` is one string.
+            TypeError: `names` is one string, or empty.
         """
         check_positive(rank=rank)
-        if isinstance(names, str):
+        if isinstance(names, str) or not names:
             raise TypeError(f"names must be a list of names, but {names!r} was passed.")
         every = self._flatten_layers(include_self=False)
         dense = [layer for layer in every if isinstance(layer, keras.layers.Dense)]
@@ -185,8 +185,7 @@ class Model(UpdateRecord, keras.Model):
         if any(map(has_updates, every)):
             raise ValueError(
                 "LoRA is already enabled; a model from a file keeps it. Name all layers in one "
-                "call. For other updates merge these: model.save_weights(path), and "
-                "load_weights(path) in a model of the same arguments without updates."
+                "call. For other updates merge these: model.merge_lora()."
             )
         # Keras ignores `trainable = False` of a layer that is frozen, whatever is inside. So the
         # layers around an update stay trainable, unless they have weights of their own.
@@ -205,6 +204,22 @@ class Model(UpdateRecord, keras.Model):
             layer.trainable = True
             layer.enable_lora(rank)
         forget_compile(chosen)  # an earlier optimizer has the variables of the frozen layers
+
+    def merge_lora(self) -> None:
+        """Merges the updates of `enable_lora` into the weights; the outputs stay the same.
+
+        The layers that had them are trainable afterwards if their updates were. All others stay
+        frozen as they are. Compile the model again, and each model that contains one of the layers.
+
+        Raises:
+            ValueError: no layer has updates.
+        """
+        merged = [layer for layer in self._flatten_layers() if has_updates(layer)]
+        if not merged:
+            raise ValueError("merge_lora would have no effect: the model has no updates of LoRA.")
+        for layer in merged:
+            merge_update(layer)
+        forget_compile(merged)
 
     @functools.wraps(keras.Model.save)
     def save(self, filepath: StrPath, *args: Any, **kwargs: Any) -> None:
@@ -282,8 +297,8 @@ def _refuse_changed_layers(model: keras.Model) -> None:
     """
     if not model.compiled and getattr(model, "optimizer", None) is not None:
         raise ValueError(
-            "The layers of this model changed after model.compile, by enable_lora or recompute. "
-            "Call model.compile again, with a new optimizer, and then fit."
+            "The layers of this model changed after model.compile, by enable_lora, merge_lora or "
+            "recompute. Call model.compile again, with a new optimizer, and then fit."
         )
     before = getattr(model, "_compiled_trainable_state", {})
     changed = [

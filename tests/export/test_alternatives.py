@@ -90,6 +90,23 @@ def test_a_blank_line_has_no_alternatives(translator):
     assert translator.alternatives(" ") == []
 
 
+def test_a_prefix_that_nothing_continues_is_refused():
+    tokenizer = kt.Tokenizer.train(["a b"], 280, hard_vocab_limit=False)
+
+    def search(prefixes, max_length=(), length_penalty=None):
+        """Returns no hypothesis, or as many tokens as the prefix, which is all that fits."""
+        count, length = len(prefixes), len(prefixes[0])
+        scores = np.full((count, 3), -np.inf if nothing else 0.0)
+        return np.zeros((count, 3, 0 if nothing else length), np.int32), scores
+
+    nothing = True
+    with pytest.raises(ValueError, match="allows no text with the prefix 'a b'"):
+        find_alternatives(search, tokenizer, "a b", 3)
+    nothing = False
+    with pytest.raises(ValueError, match="prefix has .* tokens, but the search writes fewer than"):
+        find_alternatives(search, tokenizer, "a b", 3)
+
+
 def other(*arguments, **options):
     return Translator(exports.artefact(*arguments, **options)).alternatives
 

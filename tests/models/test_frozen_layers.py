@@ -410,3 +410,46 @@ def test_lora_chooses_layers_by_name_and_a_refusal_changes_nothing(options, erro
             with pytest.raises(ValueError, match="already enabled"):
                 each.enable_lora(2, names=(names,))
     assert settings(model) == before
+
+
+def of_two_parts():
+    return kt.Transformer(V, **SIZES, encoder=kt.TransformerEncoder(V, **SIZES))
+
+
+@pytest.mark.parametrize(
+    "make", [*(functools.partial(small, kind) for kind in KINDS), of_two_parts, own]
+)
+def test_merged_updates_are_weights(make, tmp_path):
+    model = make()
+    count, model = len(model.weights), model if isinstance(model, kt.Model) else as_ours(model)
+    updated(model)
+    trained(model)
+    before = np.asarray(model(inputs(model)))
+    model.merge_lora()
+    assert len(model.weights) == count
+    np.testing.assert_array_equal(model(inputs(model)), before)
+    with pytest.raises(ValueError, match="merge_lora .*compile again"):
+        model.fit(inputs(model), IDS, verbose=0)
+    changed = trained(model)
+    if make is not of_two_parts:  # its tables share a path
+        assert changed == {w.path for w in model.trainable_weights}
+    assert all(w.path.split("/")[-1] in ("kernel", "bias") for w in model.trainable_weights)
+    again = loaded(model, tmp_path)
+    assert differing(model, again) == []
+    with pytest.raises(ValueError, match="no updates"):
+        again.merge_lora()
+    again.enable_lora(2, names=("key",))
+    assert trained(again)
+    assert {weight.path.split("/")[-2] for weight in again.trainable_weights} == {"key"}
+
+
+def test_kernels_that_train_beside_their_updates_train_in_a_loaded_model(tmp_path):
+    model = updated(small(kt.Transformer))
+    model.encoder.trainable = False
+    model.encoder.trainable = True
+    trained(model)
+    again = loaded(model, tmp_path)
+    assert [w.trainable for w in again.weights] == [w.trainable for w in model.weights]
+    for each in (model, again):
+        each.fit(inputs(each), IDS, epochs=2, verbose=0, shuffle=False)
+    assert differing(model, again) == []

@@ -283,9 +283,23 @@ def test_the_limit_is_the_default_or_within_the_models_positions(model, source, 
 
 
 @some_searches
+@pytest.mark.parametrize("least", [60, [60, 3]])
+def test_the_default_limit_is_not_below_the_least_length(search, least):
+    source = np.array([[5, 6, 7], [5, 0, 0]], "int32")
+    found = search(FakeModel(11, end_bias=9.0), source, min_length=least)
+    counts = np.count_nonzero(found.ids[:, 0], axis=1)
+    assert (counts >= least).all() and counts[0] == 60
+
+
+@some_searches
 def test_prompts_without_room_have_no_hypothesis(search):
-    prompts = np.array([[5, 6, 7, 8, 9], [5, 0, 0, 0, 0]], "int32")
-    result = search(FakeModel(11, max_length=3, causal=True), prompts)
+    prompts, model = (
+        np.array([[5, 6, 7, 8, 9], [5, 0, 0, 0, 0]], "int32"),
+        FakeModel(11, max_length=3, causal=True),
+    )
+    with pytest.raises(ValueError, match="positions for 3"):
+        search(model, prompts)
+    result = tf.function(lambda ids: search(model, ids, min_length=1))(prompts)  # no values
     assert (result.ids[0].numpy() == 0).all() and (result.scores[0].numpy() == -np.inf).all()
     assert (result.ids[1, 0, 0].numpy() > 0) and (result.scores[1, 0].numpy() > -np.inf)
 
