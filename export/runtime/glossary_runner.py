@@ -29,9 +29,7 @@ def hint_of(manifest: Mapping[str, Any]) -> str:
     """Returns what else to check if a search has found no text."""
     if "terms" in options_of(manifest):
         return "; do all terms fit into max_length?"
-    if manifest["search"]["config"].get("constraints"):
-        return "; can an output fulfil all constraints, and min_length?"
-    return ""
+    return "; can an output fulfil all constraints, and min_length?"
 
 
 class GlossaryRunner(SearchRunner):
