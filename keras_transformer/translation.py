@@ -181,7 +181,8 @@ def _best_texts(
         own = {name: array[batch] for name, array in by_line.items()}
         found = search(model, source_ids, **{**options, **own})
         best = keras.ops.convert_to_numpy(found.ids)[:, 0]  # (B, T)
-        missing = np.isneginf(keras.ops.convert_to_numpy(found.scores)[:, 0])
+        scores = getattr(found, "scores", best)  # another search may have none
+        missing = np.isneginf(keras.ops.convert_to_numpy(scores).reshape(len(batch), -1)[:, 0])
         for i in np.array(batch)[missing]:
             warnings.warn(
                 f"Line {i} has no output: none fulfils all constraints, min_length and max_length.",

@@ -77,3 +77,11 @@ def test_the_message_for_a_short_output_names_the_constraints(tmp_path):
     export_onnx(model, tmp_path, TOKENIZER, search, max_length=30, verbose=False)
     with pytest.raises(ValueError, match="at least .* constraints of the search allow no shorter"):
         Generator(tmp_path).generate(["a"], max_length=2)
+
+
+def test_a_line_without_an_output_is_named():
+    pattern = kt.Pattern(choices=["a"], tokenizer=TOKENIZER)
+    model = kt.CausalTransformer(TOKENIZER.vocab_size, 1, d_model=8, num_heads=2, d_ff=16)
+    search = kt.GreedySearch(constraints=[pattern])
+    with pytest.warns(UserWarning, match="Line 0 has no output"):
+        assert kt.generate(search, model, TOKENIZER, ["b"], min_length=20) == [""]
