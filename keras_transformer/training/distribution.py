@@ -275,8 +275,9 @@ class Model(UpdateRecord, keras.Model):
 def forget_compile(changed: Iterable[keras.Layer]) -> None:
     """Makes `fit` refuse an earlier `compile` of each model that contains a changed layer.
 
-    A step that was traced before would ignore the change. Keras does not tell a layer which models
-    contain it, so the function looks through the objects of the process.
+    A step that was traced before would ignore the change; `predict` traces a new one. Keras does
+    not tell a layer which models contain it, so the function looks through the objects of the
+    process.
 
     Args:
         changed: layers that compute something else now.
@@ -284,9 +285,9 @@ def forget_compile(changed: Iterable[keras.Layer]) -> None:
     known = {id(layer) for layer in changed}
     models = [each for each in gc.get_objects() if issubclass(type(each), keras.Model)]
     for model in models:
-        compiled = getattr(model, "compiled", False)
-        if compiled and any(id(layer) in known for layer in model._flatten_layers()):
-            model.compiled = False
+        parts = model._flatten_layers() if hasattr(model, "_layers") else ()
+        if any(id(layer) in known for layer in parts):
+            model.compiled, model.predict_function = False, None
 
 
 def _refuse_changed_layers(model: keras.Model) -> None:

@@ -453,3 +453,18 @@ def test_kernels_that_train_beside_their_updates_train_in_a_loaded_model(tmp_pat
     for each in (model, again):
         each.fit(inputs(each), IDS, epochs=2, verbose=0, shuffle=False)
     assert differing(model, again) == []
+
+
+@pytest.mark.parametrize("kind", [kt.Model, keras.Model])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_prediction_after_merging_has_the_updates_once(kind, compiled):
+    encoder = updated(kt.TransformerEncoder(V, **SIZES))
+    for weight in encoder.trainable_weights:
+        weight.assign(normal(*weight.shape))
+    model = kind(encoder.input, keras.layers.Dense(2)(encoder.output))
+    if compiled:
+        model.compile("adam", "mse")
+    before = [each.predict(IDS, verbose=0) for each in (encoder, model)]
+    encoder.merge_lora()
+    for each, expected in zip((encoder, model), before, strict=True):
+        np.testing.assert_allclose(each.predict(IDS, verbose=0), expected, atol=1e-5)
