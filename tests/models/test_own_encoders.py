@@ -40,11 +40,13 @@ def test_a_search_depends_neither_on_padding_nor_on_the_batch(listener, search):
 
 @pytest.mark.full
 def test_the_default_maximum_length_is_50_more_than_the_encoder_length(listener, viewer):
-    never_ends = kt.GreedySearch(min_length=60)
+    never_ends = kt.GreedySearch(min_length=53)
     lengths = [(ids > 0).sum() for ids in never_ends(listener, encoders.frames()).ids.numpy()]
     assert lengths == [57, 55, 53]  # 7, 5 and 3 frames
     assert (never_ends(viewer, encoders.pictures()).ids.numpy() > 0).sum() == 3 * 54
     both = kt.Ensemble([listener, listener])
+    longer = kt.GreedySearch(min_length=61)
+    assert (longer(listener, encoders.frames()).ids.numpy() > 0).sum() == 3 * 61
     ids = never_ends(both, encoders.frames(), max_length=[-1, 61, -1]).ids.numpy()
     assert (ids > 0).sum(axis=2).tolist() == [[57], [61], [53]]
 
