@@ -50,3 +50,19 @@ def pad_rows(
     for padded, row in zip(array, rows, strict=False):
         padded[: len(row)] = row
     return array
+
+
+def check_rows(value: object, name: str) -> None:
+    """Raises `ValueError` if a list has lists of different lengths.
+
+    >>> check_rows([[5, 7], [9]], "target_prefix")
+    Traceback (most recent call last):
+    ValueError: target_prefix has rows of 1 to 2 ids. Pad the shorter ones with 0 on the right.
+    """
+    rows = value if isinstance(value, list | tuple) else ()
+    lengths = {len(row) for row in rows if isinstance(row, list | tuple)}
+    if len(lengths) > 1:
+        raise ValueError(
+            f"{name} has rows of {min(lengths)} to {max(lengths)} ids. Pad the shorter ones with 0 "
+            "on the right."
+        )

@@ -12,7 +12,7 @@ import numpy as np
 from keras_transformer.call_options import MOST_SEED
 from keras_transformer.decoding import is_causal
 from keras_transformer.files import checked_path
-from keras_transformer.padding import pad_rows
+from keras_transformer.padding import check_rows, pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 from keras_transformer.text.corpora import read_lines
 from keras_transformer.text.vocabularies import (
@@ -195,7 +195,10 @@ def _best_texts(
 
 def _options_of_lines(options: dict[str, Any], count: int) -> dict[str, Any]:
     """Returns the options that have a row for each of `count` lines, as arrays."""
-    arrays = {name: np.asarray(value) for name, value in options.items() if value is not None}
+    options = {name: value for name, value in options.items() if value is not None}
+    for name, value in options.items():
+        check_rows(value, name)
+    arrays = {name: np.asarray(value) for name, value in options.items()}
     arrays = {name: array for name, array in arrays.items() if array.ndim and len(array) != 1}
     for name, array in arrays.items():
         if len(array) != count:

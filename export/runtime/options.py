@@ -118,6 +118,10 @@ class OptionReader:
     def _ids(self, name: str, value: Any) -> list[int]:
         """Returns the tokens of a text."""
         ids = self._tokenizer.encode(value)
-        if name == "terms" and (not ids or UNKNOWN_ID in ids):
-            raise ValueError(f"The target's tokenizer has no pieces for the term {shorten(value)}.")
+        unknown = name == "terms" and UNKNOWN_ID in ids
+        if unknown or (self.known[name].rank > 2 and not ids):
+            raise ValueError(
+                f"The target's tokenizer has no pieces for {shorten(value)} of {name}. Leave "
+                "it out."
+            )
         return ids

@@ -13,7 +13,7 @@ from keras_transformer.types import Shape, Tensor
 def check_positive(**sizes: int) -> None:
     """Refuses a size that is not an integer of at least 1."""
     for name, size in sizes.items():
-        if not isinstance(size, numbers.Integral):
+        if isinstance(size, bool) or not isinstance(size, numbers.Integral):
             raise TypeError(f"{name} must be one integer, but {size!r} was passed.")
         if size < 1:
             raise ValueError(f"{name} must be at least 1, but {size} was passed.")
@@ -58,15 +58,15 @@ def check_ids(ids: Tensor, otherwise: str) -> Tensor:
     raise TypeError(message)
 
 
-def check_no_text(inputs: Any) -> None:
+def check_no_text(inputs: Any, name: str = "The model") -> None:
     """Refuses strings among the inputs of a model of ids: `str`, or arrays and tensors of them."""
     for given in keras.tree.flatten(inputs):
         dtype = getattr(given, "dtype", None)
         is_text = getattr(dtype, "kind", "") in ("U", "S") or getattr(dtype, "name", "") == "string"
         if isinstance(given, str | bytes) or is_text:
             raise TypeError(
-                "The model reads token ids, but text was passed. Encode it with the tokenizer, or "
-                "use kt.translate or kt.generate."
+                f"{name} reads token ids, but text was passed. Encode it with the tokenizer. Lines "
+                "of text are for kt.translate and kt.generate."
             )
 
 

@@ -30,6 +30,7 @@ from keras_transformer.decoding import (
     SearchModel,
 )
 from keras_transformer.layers.checks import check_id_range, check_no_text
+from keras_transformer.padding import check_rows
 from keras_transformer.special_ids import BEGIN_ID, PAD_ID
 from keras_transformer.text.vocabularies import vocabulary_sizes
 from keras_transformer.types import Array, Tensor
@@ -123,6 +124,8 @@ def read_inputs(
 
 def option_tensor(name: str, value: Any, default: Array) -> Tensor:
     """Converts the value of an option to a tensor with the dtype and rank of its default."""
+    if default.ndim > 1:
+        return integer_ids(value, name, default.ndim)
     _check_number(name, value, default)
     tensor = tf.convert_to_tensor(value)
     if default.ndim == 1 and tensor.shape.rank == 0:
@@ -214,7 +217,8 @@ def _source_tensor(array: Any, spec: tf.TensorSpec) -> Tensor:
 
 def integer_ids(ids: Any, name: str, rank: int = 2) -> Tensor:
     """Converts `ids` to an int32 tensor of this rank."""
-    check_no_text(ids)
+    check_no_text(ids, name)
+    check_rows(ids, name)
     ids = tf.convert_to_tensor(ids)
     if not ids.dtype.is_integer:
         raise TypeError(

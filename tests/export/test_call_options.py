@@ -95,6 +95,7 @@ def test_every_option_gives_the_results_of_keras(translator):
         ({"max_length": [5] * 5}, ValueError, "`max_length` has 5 values, but there are 4 lines"),
         ({"max_length": iter([5])}, ValueError, "`max_length` has fewer values than there are"),
         ({"target_prefix": 5}, TypeError, "target_prefix must be a text, got 5"),
+        ({"forbidden_words": [""]}, ValueError, "no pieces for '' of forbidden_words. Leave it"),
         ({"max_length": 3, "min_length": 4}, ValueError, "max_length 3 is below min_length 4"),
         ({"min_length": 12}, ValueError, "max_length 11 is below min_length 12"),
         ({"max_length": [9, 3, 9, 9], "min_length": 4}, ValueError, "3 is below min_length 4"),

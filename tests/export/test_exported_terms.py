@@ -87,7 +87,7 @@ def test_terms_that_cannot_be_written_are_errors_of_their_line():
     results = translator.n_best(LINES[2:], terms=[["a man 's hat , red . a man 's hat"], ["dog"]])
     assert "do all terms fit into max_length?" in results[0].error
     assert results[1].error is None
-    with pytest.raises(ValueError, match="no pieces for the term ''"):
+    with pytest.raises(ValueError, match="no pieces for '' of terms"):
         translator.translate(LINES, terms=[""])
     with pytest.raises(ValueError, match="'terms' was passed, but .* takes the options"):
         Translator(exports.artefact(FREE), threads=1).translate(LINES, terms=["dog"])

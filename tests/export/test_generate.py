@@ -68,6 +68,7 @@ def test_an_option_may_have_one_row_for_each_line(kind):
             {"max_length": [3, 4]},
         ),
         (TypeError, "has no max_lenght", PROMPTS, {"max_lenght": 3}),
+        (ValueError, "rows of 1 to 2 ids", PROMPTS, {"target_prefix": [[5]] * 5 + [[5, 6]]}),
         (TypeError, r"Pass a list of strings, \[text\]", "a man", {}),
     ):
         with pytest.raises(error, match=told):

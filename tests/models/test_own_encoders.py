@@ -100,6 +100,7 @@ def flat():
         ({"encoder": dense(4, "target_ids")}, ValueError, "called 'target_ids'"),
         ({"encoder": dense(4), "target_vocab_size": 7}, ValueError, "leave target_vocab_size out"),
         ({"num_layers": 1.5}, TypeError, "num_layers must be one integer"),
+        ({"num_layers": True}, TypeError, "num_layers must be one integer"),
     ],
 )
 def test_invalid_encoders_are_refused(arguments, error, match):

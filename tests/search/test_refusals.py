@@ -187,6 +187,13 @@ CALLS = [
     (lambda: forced([[5, 6], [V, 0]]), ValueError, f"target_prefix {OUTSIDE}"),
     (lambda: forced([[[5, 6]], [[V, 0]]], TERMS, "terms"), ValueError, f"terms {OUTSIDE}"),
     (lambda: forced([[5, 6]], TERMS, "terms"), ValueError, "terms must have rank 3"),
+    (lambda: forced("ab"), TypeError, "target_prefix reads token ids, but text was passed"),
+    (
+        lambda: GREEDY(MODEL, SOURCE, target_prefix=[[5, 6], [7]]),
+        ValueError,
+        "target_prefix has rows of 1 to 2 ids. Pad the shorter",
+    ),
+    (lambda: GREEDY(MODEL, [[5, 6], [7]]), ValueError, "source_ids has rows of 1 to 2 ids"),
     (
         lambda: GreedySearch(constraints=[kt.BiasedPrefix()])(FAKE, SOURCE, 4, prefix_bias=0.3),
         ValueError,

@@ -110,17 +110,19 @@ export class Options {
   #value(entry, value) {
     const rank = entry.axes.length;
     if (rank < 2) return checkedNumber(entry, value);
-    if (rank === 2) return this.#ids(entry.name, value);
+    if (rank === 2) return this.#ids(entry, value);
     if (!Array.isArray(value)) throw new TypeError(`\`${entry.name}\` must be an array of texts.`);
-    return value.map((text) => this.#ids(entry.name, text));
+    return value.map((text) => this.#ids(entry, text));
   }
 
-  /** @param {string} name @param {any} text */
-  #ids(name, text) {
+  /** @param {OptionEntry} entry @param {any} text */
+  #ids({ name, axes }, text) {
     if (typeof text !== "string") throw new TypeError(`\`${name}\` must be a text, got ${typeof text}.`);
     const ids = this.tokenizer.encode(text);
-    if (name === "terms" && (!ids.length || ids.includes(UNKNOWN_ID))) {
-      throw new RangeError(`The target's tokenizer has no pieces for the term ${JSON.stringify(text)}.`);
+    const unknown = name === "terms" && ids.includes(UNKNOWN_ID);
+    if (unknown || (axes.length > 2 && !ids.length)) {
+      const piece = JSON.stringify(text);
+      throw new RangeError(`The target's tokenizer has no pieces for ${piece} of ${name}. Leave it out.`);
     }
     return ids;
   }

@@ -105,7 +105,7 @@ def test_options_of_a_call_give_the_results_of_python(node_folder):
         "TypeError: max_length must be an integer, got 2.5": {"max_length": 2.5},
         "RangeError: `max_length` has 2 values, and there are 7 lines.": {"max_length": [2, 3]},
         "TypeError: `target_prefix` must be a text, got number.": {"target_prefix": 5},
-        "RangeError: The target's tokenizer has no pieces for the term": {"terms": [""]},
+        'RangeError: The target\'s tokenizer has no pieces for "" of terms': {"terms": [""]},
         "RangeError: max_length 3 is below min_length 4.": {"max_length": 3, "min_length": 4},
         "RangeError: max_length 1 is below min_length 2.": {"max_length": [9, 9, 1, 9, 9, 9, 9]},
     }
