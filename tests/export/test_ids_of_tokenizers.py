@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from helpers.tiers import quick
 from keras import layers, ops
 
 import keras_transformer as kt
@@ -70,6 +71,7 @@ MAKERS = {
     "shifted": (lambda ids, size: layers.Embedding(size, 8)(ops.maximum(ids, 1)), None),
 }
 makers = pytest.mark.parametrize("name", MAKERS)
+some_makers = pytest.mark.parametrize("name", quick(MAKERS, "positions", "layer"))
 
 
 def encoder(name, size):
@@ -92,7 +94,7 @@ def test_a_head_reads_each_id_of_its_tokenizer(name):
             task.cases(samples)
 
 
-@makers
+@some_makers
 def test_a_search_reads_each_id_of_its_tokenizer(name, tmp_path):
     def exported(size):
         model = kt.Transformer(SIZE, **SIZES, encoder=encoder(name, size))

@@ -145,6 +145,7 @@ FROZEN = {
     ),
 }
 LATE = [f"layers of {kind.__name__}" for kind in KINDS[1:]]
+LATE += ["decoder", "own, shared=False", "quantized head", "block"]
 
 
 @pytest.mark.parametrize("name", quick(FROZEN, *(name for name in FROZEN if name not in LATE)))
@@ -219,8 +220,8 @@ PARTS = {
 
 
 @pytest.mark.parametrize("saved", [False, True])
-@pytest.mark.parametrize("frozen_before", [False, True])
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("frozen_before", quick([False, True], True))
+@pytest.mark.parametrize("part", quick(PARTS, "a side", "a projection", "the other side"))
 def test_updates_of_lora_can_be_frozen(part, frozen_before, saved, tmp_path):
     model = kt.Transformer(V, **SIZES)
     model.encoder.trainable = not frozen_before
@@ -284,7 +285,8 @@ UPDATED = {
     "inside": functools.partial(around, kt.Model),
     "inside of Keras'": functools.partial(around, keras.Model),
 }
-updated_models = pytest.mark.parametrize("name", UPDATED)
+QUICK = ("CausalTransformer", "shared", "inside of Keras'")
+updated_models = pytest.mark.parametrize("name", quick(UPDATED, *QUICK))
 
 
 def differing(model, other):
@@ -417,7 +419,8 @@ def of_two_parts():
 
 
 @pytest.mark.parametrize(
-    "make", [*(functools.partial(small, kind) for kind in KINDS), of_two_parts, own]
+    "make",
+    quick([*(functools.partial(small, kind) for kind in KINDS), of_two_parts, own], of_two_parts),
 )
 def test_merged_updates_are_weights(make, tmp_path):
     model = make()

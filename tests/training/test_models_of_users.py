@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from helpers.checks import numpy64
+from helpers.tiers import quick
 
 import keras_transformer as kt
 from keras_transformer.export import Classification, export_onnx
@@ -57,7 +58,7 @@ def of_two_towers(kind=kt.Model):
 
 
 MAKERS = [of_encoder, around_encoder, of_a_side, of_layers, of_two_towers]
-makers = pytest.mark.parametrize("make", MAKERS)
+makers = pytest.mark.parametrize("make", quick(MAKERS, around_encoder))
 
 
 def fitted(model, *given):
@@ -136,7 +137,7 @@ def test_a_row_beyond_the_positions_gives_one_sentence(kind):
 
 
 @makers
-@pytest.mark.parametrize("kind", [kt.Model, keras.Model])
+@pytest.mark.parametrize("kind", quick([kt.Model, keras.Model], keras.Model))
 def test_updates_inside_a_trained_model_need_a_new_compile(make, kind):
     model, other = fitted(make(kind)), fitted(of_layers(keras.Model))
     kt.Model(model.input, model.output).enable_lora(2)
@@ -160,7 +161,7 @@ def test_recomputed_blocks_inside_a_trained_model_need_a_new_compile(make):
 
 
 @makers
-@pytest.mark.parametrize("state", [False, True])
+@pytest.mark.parametrize("state", quick([False, True], False))
 def test_layers_frozen_after_a_step_was_traced_need_a_new_compile(make, state):
     model = make()
     layer = next(each for each in model.layers if each.weights)
