@@ -61,6 +61,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="only the quick tests of named files")
     parser.addoption("--full", action="store_true", help="run the slow tests, too")
     parser.addoption("--nightly", action="store_true", help="run all tests, also trainings")
 
@@ -69,7 +70,8 @@ def pytest_configure(config):
     gc.set_threshold(100_000, 50, 100)  # collecting graphs' objects took a seventh of the time
     # In pytest-xdist's workers, too: their options are those of the command line.
     paths = (pathlib.Path(argument.partition("::")[0]) for argument in config.args)
-    config.option.full |= config.option.nightly or any(path.is_file() for path in paths)
+    names_a_file = not config.option.quick and any(path.is_file() for path in paths)
+    config.option.full |= config.option.nightly or names_a_file
     if not config.getoption("--hypothesis-profile"):
         tiers = (name for name in ("nightly", "full") if getattr(config.option, name))
         hypothesis.settings.load_profile(next(tiers, "quick"))
@@ -98,11 +100,12 @@ def pytest_make_parametrize_id(config, val, argname):
 def pytest_collection_modifyitems(config, items):
     """Drops tests of the longer tiers. Files with slow tests run first, short files last."""
     found = len(items)
+    check_named_cases(config, items)
     for tier in ("full", "nightly"):
         if not getattr(config.option, tier):
-            left_out = [item for item in items if item.get_closest_marker(tier)]
-            items[:] = [item for item in items if not item.get_closest_marker(tier)]
-            config.hook.pytest_deselected(items=left_out)
+            left_out = {item for item in items if is_of(tier, item)}
+            items[:] = [item for item in items if item not in left_out]
+            config.hook.pytest_deselected(items=list(left_out))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, item.path.is_relative_to(SHORT)))
     config.stash[CASES] = len(items), found
@@ -111,6 +114,33 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if inspect.iscoroutinefunction(getattr(item, "obj", None)):
             item.obj = limited(item.obj)
+
+
+def is_of(tier, item):
+    """Returns whether a test belongs to a longer tier: all its cases, or those that are named."""
+    case = case_of(item)
+    if tier == "full" and any(case not in mark.args for mark in item.iter_markers("quick")):
+        return True
+    return any(not mark.args or case in mark.args for mark in item.iter_markers(tier))
+
+
+def case_of(item):
+    return item.callspec.id if hasattr(item, "callspec") else ""
+
+
+def check_named_cases(config, items):
+    """Refuses markers that name a case that is not there, such as `full("a case")`."""
+    if any("::" in argument for argument in config.args):
+        return  # some cases of a test only
+    cases, named = {}, {}
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        cases.setdefault(test, set()).add(case_of(item))
+        marks = [*item.iter_markers("quick"), *item.iter_markers("full")]
+        named.setdefault(test, set()).update(*(mark.args for mark in marks))
+    for test, names in named.items():
+        if missing := names - cases[test]:
+            raise pytest.UsageError(f"{test} has no case {sorted(missing)}, but a mark names it.")
 
 
 def limited(test):

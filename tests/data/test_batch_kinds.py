@@ -49,6 +49,7 @@ def equal(left, right):
     return len(left) == len(right) and all(map(np.array_equal, left, right))
 
 
+@pytest.mark.quick("speech", "images")
 @each_kind
 def test_epochs_depend_on_the_seed_and_can_be_resumed_within(kind):
     make = functools.partial(KINDS[kind], 160)

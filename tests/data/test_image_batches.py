@@ -64,6 +64,7 @@ def test_the_mask_of_patches_has_the_patches_with_a_pixel():
     assert mask.sum(axis=1).tolist() == [-(-WIDTHS[i] // 3) for i in order]
 
 
+@pytest.mark.full
 def test_a_decoder_and_a_search_read_the_same_image_alone_and_in_a_padded_batch():
     keras.utils.set_random_seed(1)
     model = kt.Transformer(23, 1, d_model=D, num_heads=2, d_ff=13, encoder=encoder())
@@ -92,6 +93,7 @@ def test_the_onnx_file_reads_images_of_any_width(tmp_path):
     assert [result.label for result in results] == ["abc"[k] for k in expected.argmax(axis=1)]
 
 
+@pytest.mark.full
 def test_a_model_trains_on_padded_images():
     keras.utils.set_random_seed(3)
     model = encoder(pooled=True)

@@ -60,6 +60,7 @@ def test_windows_in_order_predict_each_token_once(characters, begin):
         assert target_ids.ravel().tolist() == ids[: 10 * count]
 
 
+@pytest.mark.full
 def test_shuffled_windows_differ_by_epoch_and_cover_the_text(characters):
     ids = [*characters.encode(TEXT), END_ID]
     data = language_model_batches([TEXT], characters, 24, window=8, seed=3)

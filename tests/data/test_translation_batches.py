@@ -71,6 +71,7 @@ def test_each_side_is_encoded_by_its_tokenizer(tokenizer):
     assert found == texts
 
 
+@pytest.mark.full
 @given(
     lengths=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=97),
     tokens=st.integers(126, 500),  # a batch of 3 holds a number, 40 ids and the end token

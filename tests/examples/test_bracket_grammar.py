@@ -163,6 +163,7 @@ def held_to(search, *constraints):
     return type(search)(**search.get_config() | {"constraints": constraints})
 
 
+@pytest.mark.full("search1-pieces1")
 @pytest.mark.parametrize(
     "search, pieces",
     [
@@ -194,6 +195,7 @@ def test_searches_write_trees_with_the_scores_of_the_model(search, pieces):
     np.testing.assert_array_equal(alone, found.ids.numpy()[1, 0, : len(alone)])
 
 
+@pytest.mark.full
 def test_greedy_takes_the_likeliest_allowed_token():
     model, grammar = random_model(), BracketGrammar(NUMBERED, STARTS, max_depth=3)
     search = kt.GreedySearch(constraints=[grammar])

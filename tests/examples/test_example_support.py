@@ -64,6 +64,7 @@ PANEL_NAMES = dict.fromkeys("abcdefghi", [1])
 PLACES = [np.zeros((3, 2)), np.zeros((2, 2))]
 
 
+@pytest.mark.full("noisy_speech", "units", "number_words")
 @pytest.mark.parametrize("path", sorted(SUPPORT.rglob("*.py")), ids=lambda path: path.stem)
 def test_examples_in_docstrings_hold(path):
     name = ".".join(path.relative_to(SUPPORT.parent).with_suffix("").parts)

@@ -46,6 +46,7 @@ def train(tmp_path, *more, models=1, stages=1, **options):
     return run, model, history
 
 
+@pytest.mark.full("val_loss-values1", "val_mean_squared_error-values3", "val_score-values0")
 @pytest.mark.parametrize(
     "name, values",
     [

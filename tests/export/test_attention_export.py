@@ -16,6 +16,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.full
 def test_attention_equals_the_plotted_weights_with_padding_too(folder):
     source, target = [[7, 9, 11, 3], [23, 3]], [[2, 13], [2, 17, 19]]
     inputs = [

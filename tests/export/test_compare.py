@@ -17,6 +17,7 @@ OTHER = kt.Tokenizer.train([line[::-1] for line in TRAINED], exports.VOCAB, hard
 LINES = [*TRAINED, "a red dog", "two men run , a dog 's hat ."]
 
 
+@pytest.mark.full
 def test_keras_and_the_artefact_agree(monkeypatch):
     monkeypatch.setattr(compare, "BATCH_SIZE", 2)
     lines = [*LINES, "a man\0 rides a red bike"]  # ends at the NUL character
@@ -58,6 +59,7 @@ def test_the_command_prints_the_comparison(tmp_path, capsys):
     assert "none.txt" in capsys.readouterr().err
 
 
+@pytest.mark.full("<lambda>-lines3-None-search that reads text.*a token")
 @pytest.mark.parametrize(
     "folder, lines, references, message",
     [
@@ -73,6 +75,7 @@ def test_wrong_lines_and_artefacts_are_refused(folder, lines, references, messag
         compare_with_keras(exports.shared_model(), folder(), lines, references)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["translate", "generate"])
 def test_a_model_of_another_tokenizer_is_refused(name):
     model = exports.tiny(name)

@@ -210,6 +210,7 @@ def test_a_bias_that_forbids_a_token_does_not_set_the_scale_of_scores():
     np.testing.assert_allclose(plain, forbidden, rtol=0.1)
 
 
+@pytest.mark.full("True-5e-06-0.0005")
 @pytest.mark.parametrize("exact, allowed, wrong", [(True, 5e-6, 5e-4), (False, 5e-3, 5.0)])
 def test_scores_of_sure_tokens_are_compared_like_their_sums(exact, allowed, wrong):
     """Such log-probabilities are near 0 and nearly equal. They are rounded as the logits are."""

@@ -68,6 +68,7 @@ def named(words, rows):
     return [[words[i] for i in row] for row in rows]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", quick(VARIANTS, LARGEST))
 def test_both_engines_score_targets_alike(name, tmp_path):
     model = random_model(**VARIANTS[name])
@@ -100,6 +101,7 @@ def translated(engine, pieces, width, length=12, **options):
     )
 
 
+@pytest.mark.full
 def test_both_engines_find_the_same_translations(tmp_path):
     model = random_model()
     weights = {weight.path: weight for weight in model.weights}
@@ -218,6 +220,11 @@ REFUSED = [
 ]
 
 
+@pytest.mark.quick(
+    "sizes4-options4-encoder='listener'",
+    "sizes0-options0-RotaryPositionEncoding.*key_dim=4",
+    "sizes6-options6-max_length must be at least 2 and finite, got 1",
+)
 @pytest.mark.parametrize(("sizes", "options", "message"), REFUSED)
 def test_unsupported_models_and_arguments_are_refused(sizes, options, message, tmp_path):
     sizes, options = (

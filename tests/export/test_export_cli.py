@@ -177,6 +177,7 @@ def test_options_that_do_not_apply_are_refused(capfd, given, told):
     assert told in capfd.readouterr().err
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.parametrize(
     "name, status", quick([("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)], ("SIGINT", 130))
@@ -220,6 +221,7 @@ def test_signal_that_became_another_error_is_reported_as_a_signal(
     assert "stopped by SIGINT" in told and str(error) not in told
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX limits")
 @pytest.mark.parametrize("given", quick([[], ["--format", "saved_model"]], []))
 def test_full_disk_is_reported_and_leaves_nothing_behind(saved, tmp_path, given):

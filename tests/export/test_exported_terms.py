@@ -29,6 +29,7 @@ def same(found, expected):
     np.testing.assert_allclose(found[1], expected.scores, rtol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layout", quick(["loop", "steps"], "loop"))
 def test_onnx_gives_the_results_of_keras(layout):
     model, session = exports.shared_model(), open_session(read_artefact(folder(layout)))
@@ -55,6 +56,7 @@ def test_a_text_is_one_term_beside_a_glossary():
     assert found == [["rot", "Hut"], ["neu"]]
 
 
+@pytest.mark.full
 def test_translations_contain_terms_and_glossary_entries(tmp_path):
     translator = Translator(folder(), threads=1)
     free = Translator(exports.artefact(FREE), threads=1).translate(LINES)

@@ -11,6 +11,7 @@ PROMPTS = ["a man", "two words", "", "the dog runs", "a", "  "]
 TOKENIZER = exports.tokenizer()
 
 
+@pytest.mark.full("search0")
 @pytest.mark.parametrize("search", [exports.GREEDY, tiers.full(exports.BEAM), exports.SAMPLING])
 def test_generate_continues_prompts_as_the_exported_model(search):
     generator = Generator(exports.artefact(search, "generate"), threads=1)
@@ -25,6 +26,7 @@ def test_generate_continues_prompts_as_the_exported_model(search):
     assert kt.generate(*given, PROMPTS[::-1], **options)[::-1] == expected
 
 
+@pytest.mark.full
 def test_translators_sample_as_keras():
     translator = Translator(exports.artefact(exports.SAMPLING, layout="steps"), threads=1)
     options = {"max_length": exports.MAX_LENGTH, "seed": 5}
@@ -46,6 +48,7 @@ def test_a_search_without_seed_draws_one_for_all_prompts_of_a_call():
 LIMITS = [3, 5, 2, 7, 4, 6]  # one for each prompt
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", tiers.quick(["generate", "translate"], "translate"))
 def test_an_option_may_have_one_row_for_each_line(kind):
     function, model = getattr(kt, kind), exports.tiny(kind)

@@ -96,6 +96,7 @@ HEADS = {
 }
 
 
+@pytest.mark.full("vectors", "labels", "several")
 @pytest.mark.parametrize("name", HEADS)
 def test_results_equal_the_head_of_keras_outputs(name, tmp_path):
     make, head = HEADS[name]

@@ -58,6 +58,7 @@ print(Translator.from_hub(sys.argv[1], threads=1).translate(sys.argv[2:]))
 VERIFY = "import sys; from keras_transformer.export import verify; sys.exit(verify.main())"
 
 
+@pytest.mark.full
 def test_a_pushed_artefact_is_loaded_and_verified_by_its_name(folder, hub):
     pushed = run(PUSH, folder, NAME)
     assert pushed.stdout.startswith(f"{hub.url}/{NAME}/commit/"), pushed.stderr
@@ -217,6 +218,7 @@ CARDS = {
 WITHOUT_WORDS = ("translator", "steps", "litert", "language model")  # these models may write none
 
 
+@pytest.mark.full("litert", "steps")
 @pytest.mark.parametrize("kind", quick(CARDS, "translator", "steps", "litert", "pictures"))
 def test_cards_have_programs_that_run_and_artefacts_are_verified(kind, tmp_path, capsys):
     make, languages = CARDS[kind]

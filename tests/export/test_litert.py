@@ -69,6 +69,7 @@ SEARCHES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", quick(SEARCHES, "options", nightly=("forbidden", "penalty")))
 def test_options_and_constraints_give_the_tokens_of_keras(name):
     search, options, call = SEARCHES[name]
@@ -154,6 +155,7 @@ def headed(name, units):
     return keras.Model(ids, layers.Dense(units)(pooled))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", quick(HEADS, "classify", "tag"))
 def test_heads_give_the_results_of_onnx(name, tmp_path):
     units, head, line = HEADS[name]
@@ -175,6 +177,7 @@ def test_heads_give_the_results_of_onnx(name, tmp_path):
 # Precisions
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("precision, most", [full("float16", 0.62), ("int8", 0.45)])
 def test_reduced_weights_shrink_the_file(precision, most, tmp_path):
     model = exports.tiny(d_model=64, d_ff=128)
@@ -260,6 +263,7 @@ def other(data):
     return (artefact(exports.GREEDY, options=("target_prefix",)) / "model.tflite").read_bytes()
 
 
+@pytest.mark.full("other-changes1-The files belong to different artefacts")
 @pytest.mark.parametrize(
     "damage, changes, message",
     [

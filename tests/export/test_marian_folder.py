@@ -83,6 +83,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", quick(VARIANTS, "two vocabularies"))
 def test_transformers_writes_the_same_tokens(name, tokenizers, tmp_path):
     options = VARIANTS[name]
@@ -199,6 +200,7 @@ def test_what_the_folder_cannot_hold_is_refused(
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_a_failed_export_leaves_no_files(tokenizers, tmp_path, monkeypatch):
     model, out = random_model(70), tmp_path / "out"
     other = random_model(70, num_layers=1)

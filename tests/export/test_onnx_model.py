@@ -135,6 +135,7 @@ FORWARD = {
 }
 
 
+@pytest.mark.full("a head", "a translator")
 @pytest.mark.parametrize("name", quick(FORWARD, "a translator", "two outputs", "a head"))
 def test_a_forward_pass_gives_the_outputs_of_keras(name, tmp_path):
     make, precision, outputs = FORWARD[name]
@@ -272,6 +273,7 @@ def test_nan_weights_and_other_backends_are_refused(tmp_path, monkeypatch):
         export_onnx(encoder, tmp_path / "out")
 
 
+@pytest.mark.full("translate-export_saved_model", "translate-export_onnx")
 @pytest.mark.parametrize("write", [export_onnx, export_saved_model])
 @pytest.mark.parametrize("kind", ["translate", "generate"])
 def test_a_forward_pass_beside_a_tokenizer_is_said(write, kind, tmp_path):

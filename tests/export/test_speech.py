@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 from helpers.exports import counts
 
 import keras_transformer as kt
@@ -12,6 +13,7 @@ from keras_transformer.export import export_onnx
 FIRST, NO_TIMES, NO_SPEECH = 61, 59, 53
 
 
+@pytest.mark.full
 def test_one_file_reads_samples_and_writes_timestamps(tmp_path):
     samples = keras.Input((None,), name="samples")
     frames = kt.MaskedConv1D(16, 3, 2, activation="gelu")(kt.LogMel(7)(samples))

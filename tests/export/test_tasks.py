@@ -100,6 +100,7 @@ def own_table():
     return Own(layers.Embedding(31, 12), layers.Dense(12))
 
 
+@pytest.mark.quick("<lambda>2")
 @pytest.mark.parametrize(
     "parts",
     [

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("sentencex")
 
 
+@pytest.mark.full("formats-500")
 @pytest.mark.parametrize("script, seed", [("documents", 7), ("formats", 500)])
 def test_random_documents_keep_structure_text_and_code(monkeypatch, script, seed):
     monkeypatch.syspath_prepend(pathlib.Path(__file__).parent)

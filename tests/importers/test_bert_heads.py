@@ -139,6 +139,9 @@ def pooled(model, modes):
 CLS = {"pooling_mode_cls_token": True}
 
 
+@pytest.mark.quick(
+    "False-pooling4-modes4", "False-pooling0-modes0", "False-pooling1-modes1", "False-None-modes5"
+)
 @pytest.mark.parametrize(
     "pooling, modes",
     [
@@ -228,6 +231,7 @@ def test_prompts_without_effect_are_refused(files, prompt, message, encoder, tmp
         bert.load_task(altered(encoder[0], tmp_path, files), prompt=prompt)
 
 
+@pytest.mark.full
 def test_one_command_puts_the_prompt_in_the_file(encoder, tmp_path):
     prompts = {"query": "piece5 piece6 "}
     altered(encoder[0], tmp_path, {**sentences(CLS, length=9, prompts=prompts), **CASED})
@@ -274,6 +278,7 @@ def test_the_command_exports_the_head(case, tmp_path, capsys):
         assert probabilities == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.full
 def test_the_command_writes_model_and_head(classifier, tmp_path):
     out = tmp_path / "out"
     for _ in range(2):  # the second replaces the first

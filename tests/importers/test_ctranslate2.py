@@ -53,6 +53,7 @@ def random_model(**options):
     return exports.tiny("translate", V, **{"d_model": D, "d_ff": F, **options})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", quick(VARIANTS, "two depths, norm of embeddings, own output"))
 def test_an_exported_model_is_imported_again(name, tmp_path):
     model, tokenizer = random_model(**VARIANTS[name]), exports.tokenizer()

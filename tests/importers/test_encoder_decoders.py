@@ -125,6 +125,7 @@ def families(tmp_path_factory):
     return functools.cache(lambda name: Family(name, tmp_path_factory.mktemp(name)))
 
 
+@pytest.mark.full("pegasus", "bartpho", "mbart")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_tokenizer_equals_theirs_on_odd_lines(families, name):
     family, lines = families(name), texts.odd_lines()
@@ -166,6 +167,7 @@ def test_targets_are_those_of_their_training(families, name):
     assert family.order[source[0]].tolist() == theirs["input_ids"][0].tolist()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", quick(FAMILIES, "mbart"))
 @pytest.mark.filterwarnings("ignore:The model writes nothing")
 def test_one_command_writes_one_file(families, name, tmp_path):

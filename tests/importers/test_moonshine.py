@@ -49,6 +49,7 @@ def folder(origin):
     return origin.folder
 
 
+@pytest.mark.full
 def test_one_command_writes_a_file_with_the_texts_of_generate(origin, folder, tmp_path):
     out = tmp_path / "out"
     command = ["moonshine", str(folder), str(out), "--export", "onnx", "--quiet"]

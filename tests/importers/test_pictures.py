@@ -64,6 +64,7 @@ def written(tmp_path_factory):
     return write
 
 
+@pytest.mark.full("deit", "deit, distilled")
 @pytest.mark.parametrize("name", KINDS)
 def test_classes_equal_transformers(name, written):
     (model, folder), (importer, family, _) = written(name), KINDS[name]
@@ -77,6 +78,7 @@ def test_classes_equal_transformers(name, written):
     assert published.relative(importer.load_model(folder)(pictures()), vectors) <= 1e-5
 
 
+@pytest.mark.full
 def test_one_command_writes_a_classifier(written, tmp_path, capsys):
     model, folder = written("deit, distilled")
     command = ["deit", str(folder), str(tmp_path / "out")]
@@ -91,6 +93,7 @@ def test_one_command_writes_a_classifier(written, tmp_path, capsys):
     assert {path.name for path in (tmp_path / "keras").iterdir()} == {"model.keras", "head.json"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rank", [None, 2])
 def test_a_classifier_learns(rank, written, tmp_path):
     model, _ = vit.load_task(written("vit")[1], dropout=0.0)
@@ -151,6 +154,7 @@ def reader(request, tmp_path_factory):
     return Reader(request.param, tmp_path_factory.mktemp("trocr"))
 
 
+@pytest.mark.full
 def test_reading_equals_transformers(reader):
     pixels, target = pictures(), published.ids(reader.ours.vocab_size, rows=5, end=False)
     target[:, 0] = 2
@@ -167,6 +171,7 @@ def test_reading_equals_transformers(reader):
         assert ids == reader.generate(pixels, beams) and len({*map(tuple, ids)}) > 1
 
 
+@pytest.mark.full
 def test_one_command_writes_a_reader(reader, tmp_path):
     out = tmp_path / "out"
     command = ["trocr", str(reader.folder), str(out), "--export", "onnx", "--beam-width", "3"]
@@ -176,6 +181,7 @@ def test_one_command_writes_a_reader(reader, tmp_path):
     assert [one.text for one in results] == reader.tokenizer.decode(np.asarray(ids))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rank", [None, 2])
 def test_a_reader_learns(reader, rank, tmp_path):
     model = trocr.load_model(reader.folder, dropout=0.0)

@@ -180,6 +180,11 @@ def rows(order):
 QUICK = ("bert", "distilbert", "roberta", "modernbert", "esm: 2")
 
 
+@pytest.mark.quick(
+    "bert-ForMaskedLM-options52-None",
+    "bert-ForSequenceClassification-options49-None",
+    "distilbert-ForQuestionAnswering-options13-head13",
+)
 @pytest.mark.parametrize(
     "name, kind, options, head", quick(OUTPUTS, *(row for row in OUTPUTS if row[0] in QUICK))
 )
@@ -241,6 +246,7 @@ def predicted(name, folder):
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", quick(RELATIVES, "roberta"))
 @pytest.mark.filterwarnings("ignore:.*which this model leaves out")
 def test_a_reranker_reads_pairs(name, tmp_path):
@@ -262,6 +268,7 @@ LEARNING = [(name, rank) for name in RELATIVES for rank in (None, 2)]
 AT_NIGHT = [row for n, row in enumerate(LEARNING) if n % 4 in (1, 2)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name, rank", quick(LEARNING, ("albert", 2), nightly=AT_NIGHT))
 @pytest.mark.filterwarnings("ignore:.*which this model leaves out")
 def test_a_classifier_learns(name, rank, tmp_path):
@@ -272,6 +279,7 @@ def test_a_classifier_learns(name, rank, tmp_path):
     published.check_learning(model, tmp_path, batches, rank=rank, **learning)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", quick(ANSWERING, "roberta"))
 @pytest.mark.filterwarnings("ignore:.*which this model leaves out")
 def test_an_answer_is_a_part_of_the_passage(name, tmp_path):
@@ -305,6 +313,7 @@ def test_the_pooler_of_an_encoder_is_no_classifier(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.quick("esm: 2", "esm: 1b", "bert: other ids")
 @pytest.mark.parametrize("name", RELATIVES)
 @pytest.mark.filterwarnings("ignore:.*which this model leaves out")
 def test_the_tokenizer_gives_the_rows_of_theirs(name, tmp_path):

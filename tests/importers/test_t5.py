@@ -65,6 +65,7 @@ def test_spiece_model_gives_the_ids_of_sentencepiece_and_sentinels(folder):
     assert 100 + processor.get_piece_size() - 1 in encode("<extra_id_0>")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["T5", "MT5"])
 def test_byt5_needs_no_file_of_a_tokenizer(kind, tmp_path):
     model = origins.t5_model(kind, vocab_size=384, tokenizer_class="ByT5Tokenizer")

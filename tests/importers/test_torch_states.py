@@ -78,6 +78,7 @@ def torch_outputs(torch_model, tables, ids, orders=(None, None)):
         ).numpy()
 
 
+@pytest.mark.quick("left-relu-post-norm")
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -151,6 +152,7 @@ def opennmt_state(torch_model):
     return state
 
 
+@pytest.mark.full("False-True-False", "True-True-False", "True-False-False")
 @pytest.mark.parametrize(
     "shared, tied, earlier",
     [(True, True, False), (True, True, True), (True, False, False), (False, True, False)],

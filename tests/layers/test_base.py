@@ -212,6 +212,7 @@ READ = {
 }
 
 
+@pytest.mark.full("mask_zero", "positions", "norm", "target")
 @UNBUILT
 @pytest.mark.parametrize(
     "loss, read",
@@ -224,6 +225,7 @@ def test_a_mask_lost_in_a_subclassed_model_is_reported_once(loss, read):
     assert len(lost(found)) == 1
 
 
+@pytest.mark.quick("explicit mask", "as it is")
 @UNBUILT
 @pytest.mark.parametrize(
     "kept, read",

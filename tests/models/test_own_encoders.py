@@ -25,6 +25,7 @@ def viewer():
     return encoders.writer(encoders.patches_encoder)
 
 
+@pytest.mark.full("Sampling", "GreedySearch")
 @pytest.mark.parametrize("search", SEARCHES, ids=lambda search: type(search).__name__)
 def test_a_search_depends_neither_on_padding_nor_on_the_batch(listener, search):
     frames = encoders.frames()

@@ -71,6 +71,7 @@ def zeros_for_weights(monkeypatch):
 FEW = ("base", "B, keys of 16", "E, learned positions", "big")
 
 
+@pytest.mark.full("base")
 @pytest.mark.parametrize(
     "row", tiers.quick(ROWS, *FEW[:2], nightly=[row for row in ROWS if row not in FEW])
 )

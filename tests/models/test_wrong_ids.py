@@ -62,6 +62,7 @@ def test_an_id_outside_the_vocabulary_is_an_error_with_both_numbers(name, wrong,
         CALLS[name](model, np.full((4, 3), wrong, "int32"))
 
 
+@pytest.mark.full("x3-y3--2", "x1-y1-34", "x0-y0-34")
 @pytest.mark.parametrize(
     ("x", "y", "wrong"),
     [
@@ -157,6 +158,7 @@ CAUSAL = "language model", PROBABILITIES[0]
 CASES = [*(("translator", loss) for loss in PROBABILITIES), ENSEMBLE, CAUSAL]
 
 
+@pytest.mark.full("0", "6", "3", "10")
 @pytest.mark.parametrize(
     "kind, loss", tiers.quick(CASES, *CASES[0:10:3], ENSEMBLE, CAUSAL), ids=range(len(CASES))
 )

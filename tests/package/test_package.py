@@ -50,6 +50,7 @@ for package in (keras_transformer, export):
         assert f"pip install 'keras-transformer-onnx[{extra}] @ git+https://" in error
 
 
+@pytest.mark.full
 def test_training_on_another_backend_needs_no_tensorflow(tmp_path):
     code = """
 import os
@@ -159,6 +160,7 @@ print(keras_transformer.export.runtime.__file__, Translator.__name__)
 """
 
 
+@pytest.mark.quick("-m-elsewhere", "script-elsewhere", "REPL-clone")
 @pytest.mark.parametrize("place", ["clone", "elsewhere"])
 @pytest.mark.parametrize("way", ["script", "-c", "-m", "REPL", "pytest"])
 def test_installed_wheel_is_imported_whole_in_the_root_of_a_clone(way, place, installed, tmp_path):

@@ -70,6 +70,7 @@ MAPS = {
 }
 
 
+@pytest.mark.quick("two texts", "encoder", "language model")
 @pytest.mark.parametrize("name", MAPS)
 def test_maps_are_the_weights_of_the_forward_pass(monkeypatch, name):
     make, given, places = MAPS[name]

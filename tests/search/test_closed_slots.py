@@ -87,6 +87,12 @@ def check_same(found, expected):
             np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-4, err_msg=name)
 
 
+@pytest.mark.full(
+    "sinusoidal-BeamSearch(min_length=0, allow_unknown=T-{}",
+    "sinusoidal-Sampling(min_length=0, allow_unknown=Tru-{'seed': 5}",
+    "speech-SpeechSearch(min_length=0, allow_unknown-{}",
+    "prompt-BeamSearch(min_length=0, allow_unknown=T-{}",
+)
 @pytest.mark.parametrize(
     "name, search, options",
     tiers.quick(CASES, *(CASES[place] for place in (0, 3, 8, 10, 11))),
@@ -136,6 +142,7 @@ def test_the_kept_slots_are_those_that_running_hypotheses_attend_to(closes):
     assert {x.shape[2] for x in tf.nest.flatten(after.by_sentence.blocks)} == {0}
 
 
+@pytest.mark.full
 def test_memory_grows_with_the_slots_that_are_attended_to(closes):
     """Without closing, a cache has W slots for every step."""
     width, steps = 10, 60
@@ -177,6 +184,7 @@ class Wrapped:
         return logits, Cache(after.by_sentence, after.by_hypothesis)  # as before closed slots
 
 
+@pytest.mark.full("False")
 @pytest.mark.parametrize("has_close", [False, True])
 def test_a_wrapper_without_closed_slots_can_be_searched(closes, has_close):
     model, search = MODELS["sinusoidal"](), kt.BeamSearch(4, 0.6)

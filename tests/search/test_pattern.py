@@ -137,6 +137,7 @@ def test_random_paths_of_the_automaton_write_texts_of_the_pattern(name, kind):
 QUICK = [("nested", "greedy"), ("repeat", "beam"), ("odd choices", "sampling")]
 
 
+@pytest.mark.full("repeat-beam", "odd choices-sampling")
 @pytest.mark.parametrize("name, search", quick(itertools.product(PATTERNS, SEARCHES), *QUICK))
 def test_every_output_matches_and_closes_in_time(name, search, model, tokenizer):
     given = PATTERNS[name]
@@ -233,6 +234,7 @@ YES = {"choices": ["yes", "no"]}
 RULES = [kt.NoRepeatNgrams(2), kt.RepetitionPenalty(1.3)]
 
 
+@pytest.mark.quick("too long, greedy")
 @pytest.mark.parametrize(
     "make, given, exists",
     [
@@ -371,6 +373,7 @@ def test_too_little_room_is_refused_before_the_search(model, tokenizer, tmp_path
     assert run(max_length=least).ids.numpy().all()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("forked_proofs")
 @pytest.mark.parametrize("route", quick(["loop", "steps", "litert"], "loop"))
 def test_a_file_follows_the_pattern(route, model, tokenizer, tmp_path):

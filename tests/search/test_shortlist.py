@@ -85,6 +85,7 @@ PREFIXES = np.array([[4, 4], [4, 0], [0, 0]]), np.array([[4], [0], [4]])
 DRAWN = kt.Sampling(temperature=2.0, top_k=3, seed=7, num_samples=2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options, size, filled, search, prefix",
     [
@@ -126,6 +127,7 @@ RULES = [kt.RepetitionPenalty(1.3), kt.NoRepeatNgrams(2), kt.ForbiddenWords([[7]
 RULES += [kt.BiasedPrefix(0.4)]
 
 
+@pytest.mark.full("beam", "terms")
 @pytest.mark.parametrize(
     "search",
     [kt.GreedySearch(min_length=4), kt.BeamSearch(4), kt.BeamSearch(4, constraints=[kt.Terms()])],
@@ -225,6 +227,7 @@ def test_overridden_methods_of_models_are_used():
     np.testing.assert_array_equal(found.ids, search(Masked(tagged, shortlist), SOURCE, LENGTH).ids)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shortlist", [full(None), random_shortlist()], ids=["none", "some"])
 def test_a_search_uses_weights_that_are_enabled_later(shortlist):
     plain = random_model()

@@ -70,6 +70,7 @@ def random_terms(random):
             return terms * (np.arange(3) < sizes[:, None])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("models", [4, pytest.param(50, marks=pytest.mark.full)])
 def test_the_best_hypothesis_with_all_terms_is_found(models):
     random = np.random.default_rng(0)

@@ -83,6 +83,7 @@ CASES = [
 QUICK = [case for case in CASES if case[1] is PLAIN] + [CASES[i] for i in (1, 9, 11)]
 
 
+@pytest.mark.quick("language model-BeamSearch-dict")
 @pytest.mark.parametrize(
     "name, search, options",
     quick(CASES, *QUICK),

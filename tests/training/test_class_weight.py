@@ -75,6 +75,7 @@ def losses(model, labels):
     return np.asarray(model.loss.call(labels, model(IDS)))
 
 
+@pytest.mark.quick("dataset-False")
 @pytest.mark.parametrize("ours", [False, True])
 @pytest.mark.parametrize("kind", ["arrays", "dataset", "one-hot"])
 def test_class_weight_weights_rows(ours, kind):
@@ -89,6 +90,7 @@ def test_class_weight_weights_rows(ours, kind):
     np.testing.assert_allclose(history["loss"], [expected], rtol=1e-5)
 
 
+@pytest.mark.full("(B, T)")
 @pytest.mark.parametrize("weights", [OF_CLASS[TAGS], OF_CLASS[CLASSES]], ids=["(B, T)", "(B,)"])
 def test_the_remedy_weights_positions_in_training_and_validation(weights):
     model = tagger(loss_weights=[0.5])

@@ -57,6 +57,7 @@ WEIGHTS = [
 ]
 
 
+@pytest.mark.full("0.1-(3,)", "0.1-none", "0.0-(3,)", "0.0-none")
 @pytest.mark.numeric
 @pytest.mark.parametrize("weights", WEIGHTS, ids=["none", "(3,)", "(3, 1)", "(3, 5)", "negative"])
 @pytest.mark.parametrize("epsilon", [0.0, EPSILON])
@@ -74,6 +75,7 @@ def test_a_batch_of_padding_gives_zero_loss_and_zero_gradient():
     assert not any(part.any() for part in found)
 
 
+@pytest.mark.full("0.0-inf", "0.0-nan", "0.1--inf", "0.0-1e+30")
 @pytest.mark.numeric
 @pytest.mark.parametrize("wild_logit", [1e30, np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("epsilon", [0.0, EPSILON])

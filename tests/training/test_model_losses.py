@@ -101,6 +101,7 @@ def test_padding_and_forbidden_ids_may_have_any_logits(loss):
     np.testing.assert_array_equal(same, gradient)
 
 
+@pytest.mark.full
 def test_fit_adds_the_second_pass_and_evaluate_does_not(tmp_path):
     ids = exports.source(rows=6)
     model = exports.tiny("generate", num_layers=1, dropout=0.5)

@@ -87,6 +87,7 @@ def trained(name, change, **compiled):
     return history.history["loss"], model
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "compiled"),
     [
@@ -125,6 +126,7 @@ def operations(model, ids):
     return [[operation.type for operation in graph.get_operations()] for graph in graphs]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="reads TensorFlow's graphs")
 def test_a_step_computes_each_block_twice_and_inference_once():
     (plain, inference), (recomputed, unchanged) = (

@@ -113,6 +113,7 @@ QUICK = ["accumulated", "last_shorter_update", "transformed dataset", "swapped"]
 # Resumed runs
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", tiers.quick(BROKEN, *QUICK))
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, name):
     epoch, batch, make, data, every, callbacks, tolerance = BROKEN[name]
@@ -134,6 +135,7 @@ def uninterrupted():
     return model, model.fit(dataset(), epochs=3, verbose=0, shuffle=False).history
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "validated",
     [
@@ -182,6 +184,7 @@ def test_the_smallest_change_of_a_callback_keeps_its_sign(tmp_path):
     assert fit(make_model(), tmp_path, second, epochs=9, stateful=[second]).epoch == [1]
 
 
+@pytest.mark.full
 def test_a_finished_run_prints_so_and_continues_with_more_epochs(tmp_path, capsys):
     longer = make_model()
     fit(make_model(), tmp_path, epochs=2)
@@ -195,6 +198,7 @@ def test_a_finished_run_prints_so_and_continues_with_more_epochs(tmp_path, capsy
     assert plain.epoch == [0]  # a later `fit` without the callback begins at 0
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("eager")
 def test_a_run_that_stopped_early_continues_with_more_epochs(tmp_path, capsys):
     for patience, epochs, expected in (
@@ -217,6 +221,7 @@ def test_stop_after_the_last_batch_ends_the_run(tmp_path, capsys):
     assert "stopped early after 2 epochs" in capsys.readouterr().out
 
 
+@pytest.mark.full("9-False")
 @pytest.mark.parametrize(
     ("patience", "stateful"),
     tiers.quick(itertools.product([1, 9], [True, False]), (1, True), (9, False)),
@@ -236,6 +241,7 @@ def test_a_finished_run_restores_the_best_weights(tmp_path, patience, stateful):
 # Interrupted fits
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", tiers.quick(["our data", "other data"], "our data"))
 @pytest.mark.usefixtures("eager")
 def test_fit_after_a_resumed_fit_that_crashed_starts_afresh(tmp_path, kind):
@@ -287,6 +293,7 @@ def test_an_interrupt_after_a_crashed_fit_acts_at_once(tmp_path, capsys):
     assert "Saving after this update" not in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_interrupt_while_fit_builds_its_step_or_ends_is_not_lost(tmp_path):
     class Interrupting:
         def __del__(self):  # Python and TensorFlow lose errors that are raised here
@@ -323,6 +330,7 @@ def test_ignored_interrupt_stays_ignored(tmp_path):
 # Refused changes
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("eager")
 def test_run_with_other_settings_is_refused(tmp_path):
     fit(make_model(), tmp_path, epochs=1)
@@ -347,6 +355,7 @@ OTHER_DATA = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", tiers.quick(OTHER_DATA, "lines", "order"))
 @pytest.mark.usefixtures("eager")
 def test_other_data_is_refused_within_an_epoch(tmp_path, name):
@@ -406,6 +415,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 # The learning rate
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("eager")
 def test_a_changed_learning_rate_is_used_and_printed(tmp_path, capsys):
     model = make_model()
@@ -477,6 +487,7 @@ def lives(folder):
         print(f"life {number}: signal {os.WTERMSIG(status)}, code {status >> 8}", flush=True)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_run_killed_twice_equals_an_uninterrupted_one(tmp_path):
     done = processes.run(__file__, tmp_path)

@@ -127,6 +127,7 @@ def test_a_train_step_of_a_subclass_is_kept():
     assert model.fit(ids, ids, verbose=0).history == {"own": [7.0]}
 
 
+@pytest.mark.full("global_clipnorm", "clipvalue")
 @pytest.mark.parametrize("limit", ["clipnorm", "global_clipnorm", "clipvalue"])
 def test_one_replica_clips_the_summed_gradient_of_a_table(limit):
     """Keras clips the rows of a table's gradient, one for each id, before equal ids are summed."""
@@ -167,6 +168,7 @@ def test_an_error_leaves_no_gradients_for_the_next_fit():
     assert_equal_weights(one, other, 1e-6)
 
 
+@pytest.mark.full("losses1", "losses2")
 @pytest.mark.parametrize("losses", [{"second": 1}, {"first": None, "second": 1}, [None, 1]])
 def test_batches_count_the_labels_of_the_output_with_a_loss(losses):
     keras.utils.set_random_seed(5)

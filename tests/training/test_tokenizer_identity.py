@@ -87,6 +87,7 @@ def model():
     return translator()
 
 
+@pytest.mark.quick("pickle")
 @pytest.mark.parametrize("name", COPIES)
 def test_the_tokenizer_travels_with_the_weights(name, model, tmp_path):
     check(COPIES[name](model, tmp_path))
@@ -181,6 +182,7 @@ MEETINGS = {
 FAST = ("a pattern, greedy search", "own constraint", "a member of an ensemble", "a teacher")
 
 
+@pytest.mark.full("a member of an ensemble", "a teacher")
 @pytest.mark.parametrize("name", quick(MEETINGS, *FAST))
 def test_what_another_tokenizer_made_is_refused(name, model):
     meet = MEETINGS[name]

@@ -63,6 +63,7 @@ def test_batches_have_the_features_and_targets_of_whisper(folder, sounds):
     assert (labels[:, :3].numpy() == 0).all() and (labels[:, 3].numpy() > 3).all()
 
 
+@pytest.mark.full
 def test_sounds_may_be_in_memory(folder, sounds):
     at_16k = [np.concatenate(list(read_blocks(path))) for path in sounds]
     ((expected, _),) = batches(folder, sounds, shuffle=False, batch_size=3)

@@ -140,6 +140,7 @@ def bytes_read():
         return int(file.readline().split()[1])
 
 
+@pytest.mark.full(".txt.gz", ".jsonl")
 @pytest.mark.parametrize("kind", [".txt", ".txt.gz", ".jsonl"])
 def test_a_huge_line_is_refused_and_does_not_fill_memory(kind, tmp_path):
     path = tmp_path / f"in{kind}"

@@ -226,6 +226,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.full("RNN of a cell", "LSTM", "residual network", "bidirectional")
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_computes_what_keras_computes(name):
     function, shape, sizes, expected = LAYERS[name]
@@ -243,6 +244,7 @@ def embedded(layer):
     return lambda x: layer(layers.Embedding(50, 6, mask_zero=True)(x))
 
 
+@pytest.mark.full("GRU")
 @pytest.mark.filterwarnings(MASK_STOPS)
 @pytest.mark.parametrize("layer", [layers.LSTM, layers.GRU])
 def test_recurrent_layers_skip_padding(layer):

@@ -119,6 +119,7 @@ def graphs(name):
     return [onnx.load(folder / file).graph for file in ("first.onnx", "step.onnx")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", tiers.quick(SEARCHES, "greedy"))
 def test_every_node_has_a_kernel_and_a_step_copies_nothing(name):
     first, step = graphs(name)

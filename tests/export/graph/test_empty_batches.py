@@ -49,6 +49,7 @@ MODELS = {
 }
 
 
+@pytest.mark.full
 def test_results_equal_keras():
     model = built(lambda x: {name: build(x) for name, build in MODELS.items()}, None, 4)
     made = fused(model)
@@ -68,6 +69,7 @@ def lstms(x):
     return {"hidden": hidden, "cell": cell, "two": two, "both": both}
 
 
+@pytest.mark.full("plain attention", "LSTM")
 @pytest.mark.parametrize(
     "function, length, fuse",
     [

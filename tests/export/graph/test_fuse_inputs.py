@@ -72,6 +72,7 @@ STACKS = {
 }
 
 
+@pytest.mark.full("pictures", "series", "ids")
 @pytest.mark.parametrize("name", STACKS)
 def test_every_norm_and_attention_is_one_operator(name):
     function, x, shape, most = STACKS[name]
@@ -155,6 +156,9 @@ def test_layers_of_other_libraries_are_fused(function, nodes, expected):
         check(model, exported, x=numbers(*shape))
 
 
+@pytest.mark.full(
+    "<lambda>-LayerNormalization1", "<lambda>-LayerNormalization2", "<lambda>-MultiHeadAttention"
+)
 @pytest.mark.parametrize(
     "layer, kind",
     [

@@ -169,6 +169,7 @@ FREE = {
 }
 
 
+@pytest.mark.full("the sign of zero", "products of int32")
 @pytest.mark.parametrize("name", [*CASES, *FREE])
 def test_operators_give_the_numbers_of_keras(name):
     functions, arrays = (CASES | FREE)[name]

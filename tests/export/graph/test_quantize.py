@@ -275,6 +275,7 @@ def test_an_encoder_in_four_bits_keeps_no_table_in_float():
     assert np.abs(found - exact).std() < 0.3 * exact.std()
 
 
+@pytest.mark.full("int16x8", "weight_int4", "weight_int8")
 @pytest.mark.parametrize("precision", INTEGERS)
 def test_loop_body_is_reduced_like_the_encoder(precision):
     made = ir.to_proto(reduced(BEAM, precision))
@@ -339,6 +340,7 @@ def proof(search):
     return task, cases, [task.expected(case) for case in cases]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "precision, search",
     tiers.quick(
@@ -447,6 +449,7 @@ def test_an_int8_export_is_smaller_and_checks_its_tolerance(tmp_path):
     assert not (tmp_path / "strict").exists()
 
 
+@pytest.mark.full("weight_int8", "weight_int4", "float16")
 @pytest.mark.parametrize("precision", ["float16", *INTEGERS])
 def test_a_model_without_reducible_weights_warns_and_stays_float32(tmp_path, precision):
     model = built(layers.Conv2D(4, 3, use_bias=False), 7, 5, 3)

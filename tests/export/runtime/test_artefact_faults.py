@@ -327,6 +327,7 @@ def replaced(manifest, place, value):
     return changed
 
 
+@pytest.mark.quick("series")
 @pytest.mark.parametrize("name", ITEMS)
 def test_a_field_of_a_wrong_type_is_refused_or_changes_nothing(name, tokenizer, tmp_path):
     folder = write(tmp_path, name, tokenizer)

@@ -289,6 +289,9 @@ def test_progress_is_shown_on_a_terminal(folder, tmp_path, from_file):
 FAILED = "error: standard input or output failed"
 
 
+@pytest.mark.quick(
+    "<&--3-error: standard input is closed\\n", ">&--3-error: standard output is closed\\n"
+)
 @pytest.mark.parametrize(
     ("redirection", "status", "errors"),
     [

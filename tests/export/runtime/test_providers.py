@@ -102,6 +102,7 @@ def test_8_bit_products_saturate_with_avx2_and_without_vnni():
     assert session.products_saturate() == (not {"avx_vnni", "avx512_vnni"} & cpu_flags())
 
 
+@pytest.mark.quick("1-False", "37-None")
 @pytest.mark.parametrize("saturates", [None, True, False])
 @pytest.mark.parametrize("rows", [1, 2, 37])
 def test_products_of_the_runtime_and_of_a_proof_are_exact(tmp_path, monkeypatch, saturates, rows):

@@ -53,6 +53,7 @@ def test_formats_rates_and_channels(tmp_path, suffix, rate, channels, error):
     check_tone(np.concatenate([*windows, last]), error)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("channels", tiers.quick([2, 3, 7, 8, 9, 20], 3, 9))
 def test_channels_without_a_layout_are_averaged(channels):
     samples = np.linspace(0.5, 1.5, channels)[:, None] * tone(48_000)

@@ -40,6 +40,7 @@ STARTS = [
 QUICK = [(kind, STARTS[0]) for kind in CLOCKED] + [("webm", starts) for starts in STARTS]
 
 
+@pytest.mark.full("webm-starts5")
 @pytest.mark.parametrize("kind, starts", tiers.quick(itertools.product(CLOCKED, STARTS), *QUICK))
 def test_gaps_are_silent_and_later_sounds_keep_their_times(kind, starts):
     data = recordings.written(kind, [(start, part(i, i + 1)) for i, start in enumerate(starts)])

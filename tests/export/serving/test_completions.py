@@ -58,6 +58,7 @@ def reason(result, index=0):
     return "stop" if result.token_ids[index][-1] == END_ID else "length"
 
 
+@pytest.mark.full
 def test_the_protocol_lists_only_models_that_generate(client):
     assert [model.id for model in client.models.list()] == sorted(FOLDERS)
     assert client.models.retrieve("greedy").object == "model"

@@ -19,6 +19,7 @@ LIVE = b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\n\r\n"
 
 
+@pytest.mark.full
 def test_a_client_that_reads_slowly_and_steadily_keeps_its_connection(small):
     """The answers fill all buffers again and again."""
     request = LIVE.replace(b"/live", b"/live/?" + b"x" * 60_000)  # the redirect is as long

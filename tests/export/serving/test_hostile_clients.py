@@ -109,6 +109,7 @@ def test_endless_pipelined_requests_are_not_buffered(small, local):
             opened.sendall(request * 1000)
 
 
+@pytest.mark.full
 def test_a_hanging_batch_is_abandoned(small, monkeypatch):
     """The service has one worker. It is ready again when the batch ends."""
     go, results = threading.Event(), Translator.results

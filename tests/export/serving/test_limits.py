@@ -115,6 +115,7 @@ def test_a_panic_of_a_library_is_a_failure(small):
     assert record.status == 500
 
 
+@pytest.mark.full
 def test_a_drain_has_a_time_limit(start):
     going = start(drain_seconds=0.2)
     going.pools["en-de"].gate.clear()

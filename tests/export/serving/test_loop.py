@@ -215,6 +215,7 @@ def slow(calls):
     return sorted((call for call in calls if call[0] > MOST_SECONDS), reverse=True)[:3]
 
 
+@pytest.mark.full("text of lines-60000", "texts-60000")
 @pytest.mark.parametrize(
     "size", [LARGEST_ON_LOOP, 60_000, pytest.param(LARGEST, marks=pytest.mark.full)]
 )

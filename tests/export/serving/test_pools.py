@@ -87,6 +87,7 @@ async def abandon(pool, count):
     await asyncio.gather(*hanging, return_exceptions=True)
 
 
+@pytest.mark.full
 async def test_batches_are_computed_at_the_same_time(pool):
     begun = time.monotonic()
     batches = [pool.run_batch(["sleep"], {"seed": seed}) for seed in range(4)]

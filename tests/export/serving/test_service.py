@@ -109,6 +109,7 @@ def test_a_replica_that_dies_loses_no_request_and_is_replaced(served):
     assert all(found == expected for found in answers)
 
 
+@pytest.mark.full
 def test_a_replaced_artefact_is_loaded(served, tokenizer, tmp_path):
     folder, service = served
     before = service.version()
@@ -156,6 +157,7 @@ __main__.run()
 """
 
 
+@pytest.mark.full
 def test_a_hanging_batch_does_not_keep_the_process_alive(folder, tmp_path):
     """The process ends after the drain, with status 1."""
     arguments = [str(folder), "--port", "0", "--drain", "0.5"]
