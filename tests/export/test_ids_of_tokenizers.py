@@ -71,7 +71,7 @@ MAKERS = {
     "shifted": (lambda ids, size: layers.Embedding(size, 8)(ops.maximum(ids, 1)), None),
 }
 makers = pytest.mark.parametrize("name", MAKERS)
-some_makers = pytest.mark.parametrize("name", quick(MAKERS, "positions", "layer"))
+some_makers = pytest.mark.parametrize("name", quick(MAKERS, "two inputs", "layer"))
 
 
 def encoder(name, size):
