@@ -1,6 +1,5 @@
 """The base class of layers: it saves settings of sublayers and finds lost masks."""
 
-import functools
 import inspect
 import warnings
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ import keras
 import numpy as np
 from keras import layers
 
+from keras_transformer.layers.lora import UpdateRecord, has_updates
 from keras_transformer.types import Shape, Tensor
 
 # These layers keep a mask only if all of their inputs have one.
@@ -22,31 +22,6 @@ _MERGES = (
     layers.Multiply,
     layers.Subtract,
 )
-
-
-class UpdateRecord:
-    """Saves the low-rank updates of the `Dense` layers inside a layer or model apart from kernels.
-
-    Keras saves the kernel W + A B of such a layer, so plain layers can load it. It then loads zeros
-    as A and B, whose gradients are zero: training would have no effect (Keras 3.15). With this
-    class, a layer of the same rank loads W, A and B as they were. From a file without updates, it
-    loads the kernel, and begins with the A and B of a new update.
-    """
-
-    def save_own_variables(self, store: Any) -> None:
-        super().save_own_variables(store)
-        for layer in self._layers:
-            if has_updates(layer) and layer.lora_alpha == layer.lora_rank:  # as after loading
-                for name, variable in _parts_of_update(layer).items():
-                    store[f"{layer.name}_{name}"] = variable
-
-    def load_own_variables(self, store: Any) -> None:
-        values = {name: store[name] for name in store.keys()}
-        for layer in self._layers:
-            saved = {name: values.pop(f"{layer.name}_{name}", None) for name in _UPDATE}
-            if has_updates(layer):  # Keras loads it after this layer
-                layer.load_own_variables = functools.partial(_load_update, layer, saved)
-        super().load_own_variables(values)
 
 
 class BaseLayer(UpdateRecord, keras.Layer):
@@ -213,46 +188,6 @@ def _origin(tensor: Tensor | None) -> tuple[Any, Any]:
         return operation, operation._inbound_nodes[history.node_index].input_tensors
     operation = getattr(tensor, "op", None)  # eager tensors have none
     return operation, getattr(operation, "inputs", ())
-
-
-# Names in files of a kernel without its update, and of the update's two factors.
-_UPDATE = ("lora_kernel", "lora_kernel_a", "lora_kernel_b")
-
-
-def has_updates(layer: keras.Layer) -> bool:
-    """Returns whether a layer has low-rank updates."""
-    return getattr(layer, "lora_enabled", False)
-
-
-def _parts_of_update(layer: keras.Layer) -> dict[str, Any]:
-    parts = layer._kernel, layer.lora_kernel_a, layer.lora_kernel_b
-    return dict(zip(_UPDATE, parts, strict=True))
-
-
-def merge_update(layer: keras.Layer) -> None:
-    """Puts the updates of a `Dense` layer into its kernel, and makes it a layer without updates."""
-    factors = layer.lora_kernel_a, layer.lora_kernel_b
-    layer._kernel.assign(layer.kernel)
-    layer.lora_enabled, layer.lora_rank = False, None
-    layer._tracker.unlock()
-    for factor in factors:
-        layer._untrack_variable(factor)
-    layer._tracker.lock()
-    layer.lora_kernel_a = layer.lora_kernel_b = None
-    layer._kernel.trainable = layer.trainable
-
-
-def _load_update(layer: keras.Layer, saved: dict[str, Any], store: Any) -> None:
-    """Loads a layer with updates from `store`; `saved` is its record, of `None` without one."""
-    del layer.load_own_variables  # one file only
-    layer.load_own_variables(store)
-    parts = _parts_of_update(layer)
-    if all(value is not None and value.shape == parts[name].shape for name, value in saved.items()):
-        for name, variable in parts.items():
-            variable.assign(saved[name])
-    else:
-        start = keras.initializers.HeUniform()
-        layer.lora_kernel_a.assign(start(layer.lora_kernel_a.shape))
 
 
 def sublayer_settings(layer: keras.Layer) -> dict[str, Any]:

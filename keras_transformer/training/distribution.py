@@ -20,46 +20,28 @@ The module `replicas` explains the scale of losses.
 This module imports Keras only, because models import it on every backend.
 """
 
-import contextlib
 import functools
-import gc
-import inspect
 import os
-import re
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
 import keras
 
-from keras_transformer.layers.base import UpdateRecord, has_updates, merge_update
-from keras_transformer.layers.checks import check_id_range, check_no_text, check_positive
-from keras_transformer.layers.positions import LONGER_THAN
-from keras_transformer.text.vocabularies import (
-    check_tokenizers,
-    digests,
-    record_digests,
-    recorded_digests,
-    vocabulary_sizes,
+from keras_transformer.layers.lora import UpdateRecord, add_updates, merge_updates
+from keras_transformer.text.vocabularies import digests, record_digests, recorded_digests
+from keras_transformer.training.checks import (
+    check_data,
+    clear_id_errors,
+    forget_compile,
+    refuse_changed_layers,
+    refuse_probabilities,
+    warn_of_shapes,
 )
-from keras_transformer.training.losses import (
-    ReplicaLoss,
-    SequenceCrossentropy,
-    check_class_weight,
-    check_labels,
-)
+from keras_transformer.training.losses import ReplicaLoss, check_class_weight
 from keras_transformer.training.model_losses import ModelLoss
 from keras_transformer.training.optimizers import build_optimizer, clips, inner_optimizer
 from keras_transformer.types import StrPath
-
-# `fit` warns if XLA compiles more programs than this.
-MANY_SHAPES = 15
-# TensorFlow's errors for an id beyond a table, and for a label beyond the logits.
-_WRONG_ID = (
-    r"indices\[[\d,]*\] = (?:\[\d+, )?(-?\d+)\]? "
-    r"(?:is not in \[0, |does not index into(?: shape)? \[\d+,)(\d+)"
-)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")
@@ -118,8 +100,8 @@ class Model(UpdateRecord, keras.Model):
         validation = kwargs.get("validation_data")
         pairs = validation if isinstance(validation, tuple | list) else (validation, None)
         for inputs, labels, *_ in ((x, y), pairs):
-            _check_data(self, inputs, labels)
-        _refuse_changed_layers(self)
+            check_data(self, inputs, labels)
+        refuse_changed_layers(self)
         spec, outputs = getattr(x, "element_spec", None), getattr(self, "outputs", [])
         if isinstance(spec, tuple) and hasattr(spec[-1], "shape") and len(outputs) == 1:
             # Before Keras reads a batch, because it may have no weight for a number of a position.
@@ -128,20 +110,20 @@ class Model(UpdateRecord, keras.Model):
         if tokenizers := getattr(batches, "tokenizers", {}):
             record_digests(self, digests(tokenizers))
         if hasattr(batches, "count_shapes") and self.jit_compile:
-            _warn_of_shapes(batches)
-        with _clear_id_errors():
+            warn_of_shapes(batches)
+        with clear_id_errors():
             return super().fit(x, y, *args, class_weight=class_weight, **kwargs)
 
     @functools.wraps(keras.Model.evaluate)
     def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
-        _check_data(self, x, y)
-        with _clear_id_errors():
+        check_data(self, x, y)
+        with clear_id_errors():
             return super().evaluate(x, y, *args, **kwargs)
 
     @functools.wraps(keras.Model.predict)
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        _check_data(self, x)
-        with _clear_id_errors():
+        check_data(self, x)
+        with clear_id_errors():
             return super().predict(x, *args, **kwargs)
 
     def enable_lora(self, rank: int, names: tuple[str, ...] = ("query", "value")) -> None:
@@ -166,44 +148,8 @@ class Model(UpdateRecord, keras.Model):
                 of the names, or a layer has updates already.
             TypeError: `names` is one string, or empty.
         """
-        check_positive(rank=rank)
-        if isinstance(names, str) or not names:
-            raise TypeError(f"names must be a list of names, but {names!r} was passed.")
-        every = self._flatten_layers(include_self=False)
-        dense = [layer for layer in every if isinstance(layer, keras.layers.Dense)]
-        chosen = [layer for layer in dense if layer.name in names]
-        known = sorted({layer.name for layer in dense})
-        if missing := [name for name in names if name not in known]:
-            raise ValueError(
-                f"enable_lora found no Dense layer of the names {missing}. The model has {known}."
-            )
-        if rank > (most := min(min(layer.kernel.shape) for layer in chosen)):
-            raise ValueError(
-                f"rank must be at most {most}, the shorter side of the smallest projection, but "
-                f"{rank} was passed: a larger update has more weights and no other values."
-            )
-        if any(map(has_updates, every)):
-            raise ValueError(
-                "LoRA is already enabled; a model from a file keeps it. Name all layers in one "
-                "call. For other updates merge these: model.merge_lora()."
-            )
-        # Keras ignores `trainable = False` of a layer that is frozen, whatever is inside. So the
-        # layers around an update stay trainable, unless they have weights of their own.
-        around = [
-            layer
-            for layer in every
-            if not layer._trainable_variables
-            and any(inner in chosen for inner in layer._flatten_layers(include_self=False))
-        ]
-        for layer in around:
-            layer.trainable = True
-        for layer in every:
-            if layer not in around:
-                layer.trainable = False
-        for layer in chosen:
-            layer.trainable = True
-            layer.enable_lora(rank)
-        forget_compile(chosen)  # an earlier optimizer has the variables of the frozen layers
+        # An earlier optimizer has the variables of the frozen layers.
+        forget_compile(add_updates(self, rank, names))
 
     def merge_lora(self) -> None:
         """Merges the updates of `enable_lora` into the weights; the outputs stay the same.
@@ -214,12 +160,7 @@ class Model(UpdateRecord, keras.Model):
         Raises:
             ValueError: no layer has updates.
         """
-        merged = [layer for layer in self._flatten_layers() if has_updates(layer)]
-        if not merged:
-            raise ValueError("merge_lora would have no effect: the model has no updates of LoRA.")
-        for layer in merged:
-            merge_update(layer)
-        forget_compile(merged)
+        forget_compile(merge_updates(self))
 
     @functools.wraps(keras.Model.save)
     def save(self, filepath: StrPath, *args: Any, **kwargs: Any) -> None:
@@ -261,7 +202,7 @@ class Model(UpdateRecord, keras.Model):
         if sample_weight is not None and hasattr(y, "shape") and hasattr(y_pred, "shape"):
             check_class_weight(y, y_pred)
         if hasattr(self, "decode_step") and not isinstance(self.loss, ReplicaLoss):
-            _refuse_probabilities(self.loss)
+            refuse_probabilities(self.loss)
         if not isinstance(self.loss, ModelLoss):
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         with self.loss.called_by_model(self, x, training):
@@ -270,136 +211,6 @@ class Model(UpdateRecord, keras.Model):
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         # Keras has no public method to override instead.
         _build_from_one_replica(self, super()._maybe_symbolic_build, iterator, data_batch)
-
-
-def forget_compile(changed: Iterable[keras.Layer]) -> None:
-    """Makes `fit` refuse an earlier `compile` of each model that contains a changed layer.
-
-    A step that was traced before would ignore the change; `predict` traces a new one. Keras does
-    not tell a layer which models contain it, so the function looks through the objects of the
-    process.
-
-    Args:
-        changed: layers that compute something else now.
-    """
-    known = {id(layer) for layer in changed}
-    models = [each for each in gc.get_objects() if issubclass(type(each), keras.Model)]
-    for model in models:
-        parts = model._flatten_layers() if hasattr(model, "_layers") else ()
-        if any(id(layer) in known for layer in parts):
-            model.compiled, model.predict_function = False, None
-
-
-def _refuse_changed_layers(model: keras.Model) -> None:
-    """Raises `ValueError` for layers that changed after `compile`.
-
-    Frozen and unfrozen layers count after the training step was traced. Keras has a warning for
-    them, but version 3.15 never reaches it.
-    """
-    if not model.compiled and getattr(model, "optimizer", None) is not None:
-        raise ValueError(
-            "The layers of this model changed after model.compile, by enable_lora, merge_lora or "
-            "recompute. Call model.compile again, with a new optimizer, and then fit."
-        )
-    before = getattr(model, "_compiled_trainable_state", {})
-    changed = [
-        layer.path or layer.name  # a functional model has no path
-        for layer, state in before.items()
-        if layer.trainable != state and layer.weights
-    ]
-    traced = model.compiled and model.train_function is not None and not model.run_eagerly
-    if changed and traced:
-        raise ValueError(
-            f"The training step was made before trainable changed in {changed[:5]}, so the change "
-            "would have no effect. Call model.compile again, with a new optimizer, and then fit."
-        )
-
-
-def _warn_of_shapes(batches: Any) -> None:
-    """Warns if XLA will compile the training step for many shapes of `Batches`."""
-    count = batches.count_shapes()
-    if count > MANY_SHAPES:
-        warnings.warn(
-            f"XLA compiles this model anew for each shape of a batch, and the first batches have "
-            f"{count} shapes. Pass static_shapes=True to the function that makes the batches: then "
-            "there is one shape for each bucket of lengths. Each takes seconds to a minute.",
-            stacklevel=4,
-        )
-
-
-def _check_data(model: keras.Model, x: Any, y: Any = None) -> None:
-    """Raises `ValueError` for tokenizers and ids in memory that do not fit a model.
-
-    It runs on the host before training. Ids of other datasets are seen by the model only.
-    """
-    if tokenizers := getattr(getattr(x, "batches", None), "tokenizers", {}):
-        check_tokenizers(model, tokenizers)
-    sizes, tensors = vocabulary_sizes(model), getattr(model, "inputs", None) or ()
-    if all(tensor.dtype != "string" for tensor in tensors):
-        check_no_text(x)
-    names = [tensor.name for tensor in tensors]
-    if tensors and not isinstance(getattr(model, "loss", None), ModelLoss):  # may read all of x
-        _refuse_unread(model, x)
-    arrays = x if isinstance(x, Mapping) else dict(zip(names, keras.tree.flatten(x), strict=False))
-    for name, size in (("source_ids", sizes["source"]), ("target_ids", sizes["target"])):
-        if size is not None and name in arrays:
-            check_id_range(arrays[name], size, name)
-    loss = getattr(model, "loss", None)
-    if isinstance(loss, SequenceCrossentropy) and hasattr(model, "decode_step"):
-        check_labels(y, sizes["target"], loss.pad_id)
-
-
-def _refuse_unread(model: keras.Model, x: Any) -> None:
-    """Raises `ValueError` for data by name that a functional model does not read."""
-    spec = getattr(x, "element_spec", x)
-    inputs = next(iter(spec), None) if isinstance(spec, tuple) else spec
-    read = model.input
-    names = list(read) if isinstance(read, Mapping) else [tensor.name for tensor in model.inputs]
-    if isinstance(inputs, Mapping) and (unread := [name for name in inputs if name not in names]):
-        raise ValueError(
-            f"The data has {list(inputs)}, but the model reads {names}: {unread} would have no "
-            "effect. Pass batches for this model, or leave them out."
-        )
-
-
-def _refuse_probabilities(losses: Any) -> None:
-    """Raises `ValueError` for a Keras loss that takes the logits of a model for probabilities.
-
-    `compile` cannot check it: Keras does not compile a loaded model of a class that overrides it.
-    """
-    for loss in filter(None, map(keras.losses.get, keras.tree.flatten(losses))):
-        if isinstance(loss, keras.losses.Loss):
-            takes_logits = loss.get_config().get("from_logits", True)
-        else:
-            parameters = inspect.signature(loss).parameters
-            takes_logits = "from_logits" not in parameters or parameters["from_logits"].default
-        divergences = keras.losses.kl_divergence, keras.losses.KLDivergence
-        if not takes_logits or loss in divergences or type(loss) in divergences:
-            name = getattr(loss, "name", None) or loss.__name__
-            raise ValueError(
-                f"loss={name!r} expects probabilities, but the model gives logits. Compile it with "
-                "loss=kt.SequenceCrossentropy(), or with a Keras loss that has from_logits=True."
-            )
-
-
-@contextlib.contextmanager
-def _clear_id_errors() -> Iterator[None]:
-    """Replaces TensorFlow's errors, a page about graphs, for rows that do not fit a table."""
-    try:
-        yield
-    except Exception as error:
-        if found := re.search(LONGER_THAN + r"(\d+)", str(error)):
-            raise ValueError(
-                f"A row of the data is longer than the {found[1]} learned positions of the model. "
-                "Shorten the rows, or build the model with more positions."
-            ) from error
-        found = re.search(_WRONG_ID, str(error))
-        if found is None:
-            raise
-        raise ValueError(
-            f"An id or a label of the data is {found[1]}, but the model's are 0 to "
-            f"{int(found[2]) - 1}. Make ids with the tokenizer of the model."
-        ) from error
 
 
 def prepare(model: keras.Model, accumulate: int = 1) -> keras.Model:

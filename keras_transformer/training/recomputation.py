@@ -14,7 +14,7 @@ from keras import ops
 
 from keras_transformer.layers.blocks import DecoderBlock, EncoderBlock
 from keras_transformer.layers.checks import check_model
-from keras_transformer.training.distribution import forget_compile
+from keras_transformer.training.checks import forget_compile
 from keras_transformer.types import Tensor
 
 

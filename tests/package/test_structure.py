@@ -43,6 +43,7 @@ FLOORS = (
     {
         "layers",
         "data",
+        "training.checks",
         "training.distribution",
         "training.losses",
         "training.metrics",
