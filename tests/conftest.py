@@ -41,6 +41,7 @@ SHORT = pathlib.Path(__file__).parent / "data"  # many short files
 GROWTH = 2**29  # bytes after which old objects are searched for garbage, too
 collected = 0  # bytes of memory after that search
 COROUTINE_SECONDS = 120  # of a test; others have the timeout of pyproject.toml
+TIERS = ("quick", "full", "nightly")
 CASES = pytest.StashKey[tuple[int, int]]()  # number of selected cases, and of all cases
 
 # Every run draws the same examples, so that a failure can be repeated. The option
@@ -136,8 +137,8 @@ def check_named_cases(config, items):
     for item in items:
         test = item.nodeid.partition("[")[0]
         cases.setdefault(test, set()).add(case_of(item))
-        marks = [*item.iter_markers("quick"), *item.iter_markers("full")]
-        named.setdefault(test, set()).update(*(mark.args for mark in marks))
+        marks = (mark.args for mark in item.iter_markers() if mark.name in TIERS)
+        named.setdefault(test, set()).update(*marks)
     for test, names in named.items():
         if missing := names - cases[test]:
             raise pytest.UsageError(f"{test} has no case {sorted(missing)}, but a mark names it.")

@@ -125,18 +125,7 @@ TASKS = {
 
 # The nightly suite runs the others, and tests of their artefacts. The full one runs the code of the
 # pages of most of them.
-FULL = (
-    "anomalies",
-    "answer",
-    "detect",
-    "draw",
-    "entities",
-    "extract",
-    "forecast",
-    "intents",
-    "speak",
-    "summarise",
-)
+FULL = ("anomalies", "detect", "entities", "extract", "forecast", "intents", "summarise")
 NEEDS = {"control": "gymnasium", "drive": "highway_env", "music": "mido"}
 
 

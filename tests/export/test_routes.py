@@ -188,6 +188,7 @@ NIGHTLY = [
 
 
 @pytest.mark.quick("samples-loop")
+@pytest.mark.nightly("greedy-litert", "token scores and alignments-litert")
 @pytest.mark.parametrize("name, route", quick(CASES, *QUICK, nightly=NIGHTLY))
 def test_every_route_gives_the_tokens_of_keras(name, route):
     if route == "litert" and importlib.util.find_spec("ai_edge_litert") is None:

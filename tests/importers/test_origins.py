@@ -114,6 +114,7 @@ TRAINED = {
 LORA = ["bart", "mbart: a language", "pegasus", "t5"]
 
 
+@pytest.mark.nightly("pegasus-None", "mbart: a language-None", "mbart: a language-3", "t5-3")
 @pytest.mark.parametrize(
     "name, rank",
     tiers.quick(

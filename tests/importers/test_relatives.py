@@ -247,7 +247,8 @@ def predicted(name, folder):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", quick(RELATIVES, "roberta"))
+@pytest.mark.nightly("bert: other ids", "distilbert", "albert", "xlm-roberta", "esm: 1b")
+@pytest.mark.parametrize("name", RELATIVES)
 @pytest.mark.filterwarnings("ignore:.*which this model leaves out")
 def test_a_reranker_reads_pairs(name, tmp_path):
     options = {"num_labels": 1, "max_position_embeddings": 99}
@@ -265,11 +266,11 @@ def test_a_reranker_reads_pairs(name, tmp_path):
 
 # Each relative learns with all weights or with LoRA; at night with both.
 LEARNING = [(name, rank) for name in RELATIVES for rank in (None, 2)]
-AT_NIGHT = [row for n, row in enumerate(LEARNING) if n % 4 in (1, 2)]
+AT_NIGHT = [row for n, row in enumerate(LEARNING) if n % 8 not in (0, 7)]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name, rank", quick(LEARNING, ("albert", 2), nightly=AT_NIGHT))
+@pytest.mark.parametrize("name, rank", quick(LEARNING, nightly=AT_NIGHT))
 @pytest.mark.filterwarnings("ignore:.*which this model leaves out")
 def test_a_classifier_learns(name, rank, tmp_path):
     write(name, CLASSES, tmp_path, id2label=NAMES)
@@ -280,7 +281,8 @@ def test_a_classifier_learns(name, rank, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", quick(ANSWERING, "roberta"))
+@pytest.mark.nightly("bert", "bert: other ids", "distilbert", "xlm-roberta")
+@pytest.mark.parametrize("name", ANSWERING)
 @pytest.mark.filterwarnings("ignore:.*which this model leaves out")
 def test_an_answer_is_a_part_of_the_passage(name, tmp_path):
     model = write(name, "ForQuestionAnswering", tmp_path, max_position_embeddings=99)

@@ -88,6 +88,7 @@ def trained(name, change, **compiled):
 
 
 @pytest.mark.full
+@pytest.mark.nightly("shared bias-compiled2", "recurrent-compiled3")
 @pytest.mark.parametrize(
     ("name", "compiled"),
     [
