@@ -32,6 +32,7 @@ from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
 from keras_transformer.text.corpora import read_lines
 from keras_transformer.text.vocabularies import check_tokenizers
+from keras_transformer.text.words import bleu_tokens
 from keras_transformer.types import StrPath
 
 BATCH_SIZE = 50
@@ -77,7 +78,9 @@ class Comparison(NamedTuple):
         same_texts: int, number of equal strings from the text model; `None` without one.
         keras_seconds, onnx_seconds: float, time of all batches after a warm-up.
         text_seconds: float, the same for the text model; `None` without one.
-        keras_scores, onnx_scores: dict with "BLEU" and "chrF"; `None` without references.
+        keras_scores, onnx_scores: dict with "BLEU" and "chrF"; `None` without references. It has
+            "BLEU of characters" for references in which no line has four words or most have no
+            spaces between words: BLEU of words would be 0.
     """
 
     sentences: int
@@ -227,10 +230,13 @@ def _scorer(references: Sequence[str]) -> Callable[[Sequence[str], Sequence[int]
             name="sacrebleu",
         ) from error
 
+    tokens = bleu_tokens(references)
+    name = "BLEU of characters" if tokens == "char" else "BLEU"
+
     def scored(texts: Sequence[str], order: Sequence[int]) -> Scores:
         right = [[references[i] for i in order]]
         return {
-            "BLEU": BLEU().corpus_score(texts, right).score,
+            name: BLEU(tokenize=tokens).corpus_score(texts, right).score,
             "chrF": CHRF().corpus_score(texts, right).score,
         }
 

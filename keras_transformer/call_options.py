@@ -5,10 +5,12 @@ The module imports no framework, so that the runtime can check options too.
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from keras_transformer.special_ids import UNKNOWN_ID
 
 MOST_SEED = 2**31 - 2  # the smallest is 0
 _ABOVE_0 = float(np.finfo("float32").tiny)
@@ -128,6 +130,20 @@ def check_needs(options: Mapping[str, Any]) -> None:
     for name, needed in NEEDS.items():
         if options.get(name) is not None and options.get(needed) is None:
             raise ValueError(f"{name} has no effect without {needed}. Pass both, or neither.")
+
+
+def check_pieces(name: str, text: str, ids: Sequence[int]) -> None:
+    """Raises `ValueError` for a word of an option that outputs cannot have.
+
+    Args:
+        name: name of an option with words of each sentence, such as "terms".
+        text: str, the word.
+        ids: its tokens.
+    """
+    if not ids or (name == "terms" and UNKNOWN_ID in ids):
+        raise ValueError(
+            f"The target's tokenizer has no pieces for {text[:100]!r} of {name}. Leave it out."
+        )
 
 
 def check_lengths(min_length: Any, max_length: Any) -> None:

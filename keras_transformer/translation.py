@@ -9,7 +9,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.call_options import MOST_SEED
+from keras_transformer.call_options import (
+    CALL_OPTIONS,
+    CONSTRAINT_OPTIONS,
+    MOST_SEED,
+    check_pieces,
+)
 from keras_transformer.decoding import is_causal
 from keras_transformer.files import checked_path
 from keras_transformer.padding import check_rows, pad_rows
@@ -47,7 +52,9 @@ def translate(
             line is a separate batch. Defaults to 4096.
         target_tokenizer: `Tokenizer` of the target. Defaults to `None`: `tokenizer` for both.
         **options: options of the search's call, such as `max_length`. An array with one row for
-            each line gives each line its own.
+            each line gives each line its own. Those that hold ids also take texts, as in
+            `Translator`: `target_prefix` one text or one for each line, and `forbidden_words` and
+            `terms` a list of words for all lines.
 
     Returns:
         List of N strings, the best translation of each line; "" for a blank line, as in
@@ -56,7 +63,7 @@ def translate(
     Raises:
         TypeError: `lines` is a single string, or an argument has the place of another.
         ValueError: `tokens_per_batch` is below 1, the model is a language model, a tokenizer does
-            not belong to it, or an option has neither one row nor N.
+            not belong to it, an option has neither one row nor N, or a word of one has no pieces.
 
     Example:
 
@@ -96,8 +103,8 @@ def generate(
         tokens_per_batch: greatest number of prompt tokens of a batch, padding included. A longer
             prompt is a separate batch. Defaults to 2048.
         **options: options of the search's call, such as `max_length`, `temperature` or `seed`. An
-            array with one row for each prompt gives each prompt its own. Without a seed, each call
-            draws one for all its prompts.
+            array with one row for each prompt gives each prompt its own. Those that hold ids also
+            take texts, as in `translate`. Without a seed, each call draws one for all its prompts.
 
     Returns:
         List of N strings, the best continuation of each prompt, without the prompt; "" for a blank
@@ -106,7 +113,8 @@ def generate(
     Raises:
         TypeError: `prompts` is a single string, or an argument has the place of another.
         ValueError: `tokens_per_batch` is below 1, the model is no language model, the tokenizer
-            does not belong to it, or an option has neither one row nor N.
+            does not belong to it, an option has neither one row nor N, or a word of one has no
+            pieces.
 
     Example:
 
@@ -168,6 +176,7 @@ def _best_texts(
     check_tokenizers(model, tokenizers)
     pieces = tokenizers["source"].encode(lines)
     ids = [[*begin, *row, *end] for row in pieces]
+    options = {name: _ids_of(name, x, tokenizers["target"]) for name, x in options.items()}
     by_line = _options_of_lines(options, len(ids))
     texts = [""] * len(ids)
     waiting = [i for i, row in enumerate(pieces) if lines[i].strip() and {*row} - {BEGIN_ID}]
@@ -191,6 +200,21 @@ def _best_texts(
         for i, text in zip(batch, tokenizers["target"].decode(best), strict=True):
             texts[i] = text
     return texts
+
+
+def _ids_of(name: str, value: Any, tokenizer: AnyTokenizer) -> Any:
+    """Returns the ids for texts in the place of an option's ids; other values as they are."""
+    option = CALL_OPTIONS.get(name) or CONSTRAINT_OPTIONS.get(name)
+    texts = [value] if isinstance(value, str) else value
+    is_text = isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
+    if option is None or option.rank < 2 or not is_text or not texts:
+        return value
+    rows = tokenizer.encode(list(texts))
+    if option.rank == 2:
+        return pad_rows(rows)
+    for text, ids in zip(texts, rows, strict=True):
+        check_pieces(name, text, ids)
+    return pad_rows(rows)[np.newaxis]  # the words of all lines
 
 
 def _options_of_lines(options: dict[str, Any], count: int) -> dict[str, Any]:

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.call_options import check_lengths, check_needs
-from keras_transformer.export.artefact.messages import nearest, shorten
+from keras_transformer.call_options import check_lengths, check_needs, check_pieces
+from keras_transformer.export.artefact.messages import nearest
 from keras_transformer.export.artefact.options import Option, options_of
 from keras_transformer.export.artefact.reader import Artefact
 from keras_transformer.padding import pad_rows
-from keras_transformer.special_ids import UNKNOWN_ID
 from keras_transformer.types import Array
 
 
@@ -118,10 +117,6 @@ class OptionReader:
     def _ids(self, name: str, value: Any) -> list[int]:
         """Returns the tokens of a text."""
         ids = self._tokenizer.encode(value)
-        unknown = name == "terms" and UNKNOWN_ID in ids
-        if unknown or (self.known[name].rank > 2 and not ids):
-            raise ValueError(
-                f"The target's tokenizer has no pieces for {shorten(value)} of {name}. Leave "
-                "it out."
-            )
+        if self.known[name].rank > 2:
+            check_pieces(name, value, ids)
         return ids

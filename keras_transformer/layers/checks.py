@@ -65,8 +65,8 @@ def check_no_text(inputs: Any, name: str = "The model") -> None:
         is_text = getattr(dtype, "kind", "") in ("U", "S") or getattr(dtype, "name", "") == "string"
         if isinstance(given, str | bytes) or is_text:
             raise TypeError(
-                f"{name} reads token ids, but text was passed. Encode it with the tokenizer. Lines "
-                "of text are for kt.translate and kt.generate."
+                f"{name} reads token ids, but text was passed. Encode it with the tokenizer, or "
+                "use kt.translate or kt.generate, which take text."
             )
 
 

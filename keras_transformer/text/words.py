@@ -31,6 +31,7 @@ _SPACES_BETWEEN_SENTENCES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _WIDE = "\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uff65\U00020000-\U0003ffff"
 # For classes of characters in patterns.
 NO_SPACES = _SPACES_BETWEEN_SENTENCES + _WIDE
+_WORDS_AND_MARKS = re.compile(r"\w+|[^\w\s]")
 _HAS_NO_SPACES, _IS_WIDE = re.compile(f"[{NO_SPACES}]"), re.compile(f"[{_WIDE}]")
 
 
@@ -46,6 +47,23 @@ def has_no_spaces(text: str) -> bool:
 def is_wide(text: str) -> bool:
     """Returns whether a text has characters of Chinese or Japanese, their marks included."""
     return _IS_WIDE.search(text) is not None
+
+
+def bleu_tokens(references: Sequence[str]) -> str:
+    """Returns the tokeniser for sacreBLEU: "13a", which splits at spaces and marks, or "char".
+
+    BLEU counts up to four words in a row. So it is 0 for any translation if no reference has four
+    words, as in scripts without spaces between words. Characters are counted there.
+
+    Args:
+        references: list of N strings.
+
+    >>> bleu_tokens(["Ein Mann fährt Rad."]), bleu_tokens(["elf", "zwölf"]), bleu_tokens(["三十五"])
+    ('13a', 'char', 'char')
+    """
+    most = max((len(_WORDS_AND_MARKS.findall(text)) for text in references), default=0)
+    without = sum(map(has_no_spaces, references))
+    return "char" if most < 4 or 2 * without > len(references) else "13a"
 
 
 class PieceWords:

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_transformer.text.vocabularies import check_tokenizers, of_both_sides
+from keras_transformer.text.words import bleu_tokens
 from keras_transformer.translation import translate
 from keras_transformer.types import AnyTokenizer
 
@@ -38,7 +39,9 @@ class BleuCallback(keras.callbacks.Callback):
         start: number of epochs before the first translation. Defaults to 0.
         tokens_per_batch: source tokens of one search, padding included; sentences of similar length
             share a batch. Defaults to 4096.
-        tokenize: sacreBLEU's tokeniser. Defaults to "13a"; use "none" for tokenised text.
+        tokenize: sacreBLEU's tokeniser. Defaults to `None`: "13a", or "char" for references in
+            which no line has four words or most have no spaces between words. Use "none" for
+            tokenised text.
 
     Attributes:
         best: highest score so far.
@@ -67,7 +70,7 @@ class BleuCallback(keras.callbacks.Callback):
         every: int = 1,
         start: int = 0,
         tokens_per_batch: int = 4096,
-        tokenize: str = "13a",
+        tokenize: str | None = None,
     ) -> None:
         super().__init__()
         if not len(source_lines) or len(source_lines) != len(reference_lines):
@@ -94,7 +97,7 @@ class BleuCallback(keras.callbacks.Callback):
         self.best: float = float("-inf")
         self.best_epoch: int | None = None
         self.translations: list[str] = []
-        self._scorer = sacrebleu.metrics.BLEU(tokenize=tokenize)
+        self._scorer = sacrebleu.metrics.BLEU(tokenize=tokenize or bleu_tokens(reference_lines))
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         tokenizers = of_both_sides(self.model, self.tokenizer, self.target_tokenizer)

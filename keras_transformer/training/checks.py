@@ -19,6 +19,7 @@ from keras_transformer.layers.positions import LONGER_THAN
 from keras_transformer.text.vocabularies import check_tokenizers, vocabulary_sizes
 from keras_transformer.training.losses import SequenceCrossentropy, check_labels
 from keras_transformer.training.model_losses import ModelLoss
+from keras_transformer.training.optimizers import variables_without_state
 
 # `fit` warns if XLA compiles more programs than this.
 MANY_SHAPES = 15
@@ -126,6 +127,11 @@ def refuse_changed_layers(model: keras.Model) -> None:
         raise ValueError(
             f"The training step was made before trainable changed in {changed[:5]}, so the change "
             "would have no effect. Call model.compile again, with a new optimizer, and then fit."
+        )
+    if unknown := variables_without_state(model):
+        raise ValueError(
+            f"The optimizer was made before {unknown[:5]} became trainable. Call model.compile "
+            "again, with a new optimizer, and then fit."
         )
 
 

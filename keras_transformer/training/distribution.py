@@ -58,7 +58,8 @@ class Model(UpdateRecord, keras.Model):
     - `fit` records the tokenizer of the batches with the weights. Then `fit`, exports and
       translation refuse another tokenizer.
     - An id or a label beyond the model gives one sentence instead of a page of TensorFlow's.
-    - `fit` refuses to continue if layers were frozen or unfrozen after the last `compile`.
+    - `fit` refuses to continue if layers were frozen or unfrozen after its step was traced, or
+      unfrozen after the optimizer was made, until you call `compile` again.
 
     Args:
         inputs: `keras.Input`, or a list or dict of them.
@@ -131,11 +132,14 @@ class Model(UpdateRecord, keras.Model):
 
         LoRA (arXiv 2106.09685): W + A B with A (inputs, rank) and B (rank, outputs). As in Keras,
         the biases of these projections are trained, too. Files keep W, A and B, so a loaded model
-        trains on as the saved one would. A model without updates that reads such a file has them
-        merged into W, and so has an export. Layers that were frozen before get updates, too; freeze
-        the updates of a layer or a side after this call. Call it on an encoder to leave the head
-        around it trainable. Compile the model after it, and each model that contains one of the
-        layers: `fit` refuses an earlier `compile`.
+        trains on as the saved one would (dropout draws other numbers; `kt.Run` keeps them, too). A
+        model without updates that reads such a file has them merged into W, and so has an export. A
+        model with updates of another rank merges them, too, and begins new ones.
+
+        Layers that were frozen before get updates, too; freeze the updates of a layer or a side
+        after this call. Call it on an encoder to leave the head around it trainable. Compile the
+        model after it, and each model that contains one of the layers: `fit` refuses an earlier
+        `compile`.
 
         Args:
             rank: r, the inner size of the updates.

@@ -18,6 +18,15 @@ def build_optimizer(model: keras.Model) -> None:
             optimizer.build(model.trainable_variables)
 
 
+def variables_without_state(model: keras.Model) -> list[str]:
+    """Returns the paths of trainable variables that a model's optimizer was not built with."""
+    optimizer = inner_optimizer(getattr(model, "optimizer", None))
+    if optimizer is None or not optimizer.built:
+        return []
+    known = {id(variable) for variable in optimizer._trainable_variables}
+    return [variable.path for variable in model.trainable_variables if id(variable) not in known]
+
+
 def clips(optimizer: keras.optimizers.Optimizer) -> bool:
     """Returns whether an optimizer clips gradients. As in Keras, a limit of 0 clips nothing."""
     inner = inner_optimizer(optimizer)

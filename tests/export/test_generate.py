@@ -6,6 +6,7 @@ from helpers import exports, tiers
 
 import keras_transformer as kt
 from keras_transformer.export.runtime import Generator, Translator
+from keras_transformer.padding import pad_rows
 
 PROMPTS = ["a man", "two words", "", "the dog runs", "a", "  "]
 TOKENIZER = exports.tokenizer()
@@ -63,6 +64,7 @@ def test_an_option_may_have_one_row_for_each_line(kind):
     prefix = np.array(TOKENIZER.encode(["dog"]))
     found = function(search, model, TOKENIZER, PROMPTS, max_length=9, target_prefix=prefix)
     assert all("dog" in text for text, prompt in zip(found, PROMPTS, strict=True) if prompt.strip())
+    assert found == function(search, model, TOKENIZER, PROMPTS, max_length=9, target_prefix="dog")
     for error, told, lines, options in (
         (
             ValueError,
@@ -76,6 +78,29 @@ def test_an_option_may_have_one_row_for_each_line(kind):
     ):
         with pytest.raises(error, match=told):
             function(search, model, TOKENIZER, lines, **options)
+
+
+def test_options_take_texts_in_the_place_of_ids():
+    model = exports.tiny()
+
+    def translated(constraints=(), **options):
+        search = kt.BeamSearch(2, constraints=list(constraints))
+        return kt.translate(search, model, TOKENIZER, PROMPTS, max_length=9, **options)
+
+    prefixes = ["dog", "", "a man", "red", "the", "dog"]
+    ids = pad_rows(TOKENIZER.encode(prefixes))
+    assert translated(target_prefix=prefixes) == translated(target_prefix=ids)
+    assert translated(target_prefix=prefixes) != translated()
+    words = ["f", "dog"]
+    given = pad_rows(TOKENIZER.encode(words))[None]
+    for constraint in (kt.ForbiddenWords(), kt.Terms()):
+        (name,) = constraint.inputs
+        expected = translated([constraint], **{name: given})
+        assert translated([constraint], **{name: words}) == expected != translated()
+        with pytest.raises(ValueError, match=f"no pieces for '' of {name}. Leave it out"):
+            translated([constraint], **{name: ["dog", ""]})
+    with pytest.raises(TypeError, match="reads token ids, but text was passed"):
+        translated([kt.ForbiddenWords()], forbidden_words=[["dog"]] * 6)  # words for each line
 
 
 @pytest.mark.parametrize(

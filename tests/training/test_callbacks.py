@@ -8,6 +8,7 @@ import pytest
 from helpers.resuming import LINES, Letters, dataset, make_model
 
 import keras_transformer as kt
+from keras_transformer.export.compare import _scorer
 from keras_transformer.training import callbacks
 
 SOURCES = ["abcde", "b", "dcbab", "bcdab", "ccabd"]
@@ -78,6 +79,24 @@ def test_bleu_follows_start_and_every_and_runs_after_the_last_epoch():
         callback.on_epoch_end(epoch, logs)
         scores.append((len(callback.search.shapes) > before, round(logs.get("val_bleu", -1))))
     assert scores == [(False, -1), (True, 100), (False, -1), (True, 100), (True, 100)]
+
+
+@pytest.mark.parametrize(
+    "references, told",
+    [
+        (["elf", "zwölf dreizehn"], "tok:char"),  # BLEU of words is 0 for any translation
+        (["我有三十五只猫。", "你 有 一只狗"], "tok:char"),
+        (["Ein Mann fährt Rad.", "elf"], "tok:13a"),
+        (["Ja, gern.", "elf"], "tok:13a"),  # four with the marks
+    ],
+)
+def test_bleu_of_right_translations_is_100_in_every_script(references, told):
+    scorer = kt.BleuCallback(Upside(), Letters(), references, references)._scorer
+    assert scorer.corpus_score(references, [references]).score == pytest.approx(100)
+    assert told in str(scorer.get_signature())
+    names = {"tok:char": "BLEU of characters", "tok:13a": "BLEU"}
+    scores = _scorer(references)(references, [0, 1])
+    assert scores == pytest.approx({names[told]: 100, "chrF": 100})
 
 
 def test_bleu_decodes_with_the_tokenizer_of_the_target():

@@ -176,6 +176,22 @@ def test_layers_frozen_after_a_step_was_traced_need_a_new_compile(make, state):
     assert any((numpy64(weight) != value).any() for weight, value in pairs) == state
 
 
+@pytest.mark.parametrize("fits", [False, True])
+def test_layers_of_a_loaded_model_that_were_frozen_need_a_new_compile(fits, tmp_path):
+    model = of_encoder()
+    model.get_layer("token_embedding").trainable = False
+    fitted(model).save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    if fits:
+        loaded.fit(IDS, CLASSES, verbose=0)
+    loaded.get_layer("token_embedding").trainable = True
+    with pytest.raises(ValueError, match="(before|step was made).* trainable.*model.compile again"):
+        loaded.fit(IDS, CLASSES, verbose=0)
+    before = numpy64(loaded.get_layer("token_embedding").weights[0])
+    fitted(loaded)
+    assert (numpy64(loaded.get_layer("token_embedding").weights[0]) != before).any()
+
+
 def test_layers_frozen_before_the_first_step_are_frozen():
     model = of_encoder()
     model.compile("adam", kt.SequenceCrossentropy(pad_id=-1))
