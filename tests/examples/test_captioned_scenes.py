@@ -20,6 +20,7 @@ def test_a_scene_and_its_reverse_have_two_captions():
     assert pair == ["a small boot left of a large bag", "a large bag right of a small boot"]
 
 
+@pytest.mark.full
 def test_a_drawn_picture_is_right_for_its_scene_and_for_no_other(items):
     scenes = np.concatenate(captioned.split_scenes(5))
     pictures = items.draw(scenes, np.random.default_rng(3))

@@ -383,6 +383,7 @@ TIERS |= dict.fromkeys(LONG, pytest.mark.nightly)
 TIERS["Generator.stream"] = pytest.mark.full
 
 
+@pytest.mark.full("Translator", "Generator", "Translator.stream", "SearchRunner.stream_steps")
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, marks=TIERS.get(name_of(case), ()), id=name_of(case)) for case in CASES],

@@ -84,6 +84,7 @@ def test_translations_contain_terms_and_glossary_entries(tmp_path):
     assert "error: --glossary no.tsv cannot be read: There is no such text file" in errors
 
 
+@pytest.mark.full
 def test_terms_that_cannot_be_written_are_errors_of_their_line():
     translator = Translator(folder(), threads=1)
     results = translator.n_best(LINES[2:], terms=[["a man 's hat , red . a man 's hat"], ["dog"]])

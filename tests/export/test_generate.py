@@ -1,5 +1,7 @@
 """`kt.generate` and `kt.translate` give the tokens of the exported model, and take its options."""
 
+import functools
+
 import numpy as np
 import pytest
 from helpers import exports, tiers
@@ -37,6 +39,7 @@ def test_translators_sample_as_keras():
     assert ["".join(translator.stream(line, seed=5)) for line in PROMPTS] == expected
 
 
+@pytest.mark.full
 def test_a_search_without_seed_draws_one_for_all_prompts_of_a_call():
     given = kt.Sampling(num_samples=1), exports.shared_model("generate"), TOKENIZER
     for _ in range(2):
@@ -83,8 +86,12 @@ def test_an_option_may_have_one_row_for_each_line(kind):
 def test_options_take_texts_in_the_place_of_ids():
     model = exports.tiny()
 
+    @functools.cache
+    def search_with(*constraints):
+        return kt.BeamSearch(2, constraints=list(constraints))
+
     def translated(constraints=(), **options):
-        search = kt.BeamSearch(2, constraints=list(constraints))
+        search = search_with(*constraints)
         return kt.translate(search, model, TOKENIZER, PROMPTS, max_length=9, **options)
 
     prefixes = ["dog", "", "a man", "red", "the", "dog"]

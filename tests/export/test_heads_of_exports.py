@@ -156,6 +156,7 @@ def test_learned_positions_limit_the_length_of_a_prompt(tmp_path):
     assert found[0].text and found[1].text and "takes at most 5" in found[2].error
 
 
+@pytest.mark.full
 def test_eight_threads_share_a_predictor(tmp_path):
     _, predictor = exported(classifier(), export.Classification(LABELS), tmp_path)
     requests = [random.Random(number).choices(LINES, k=1 + number % 3) for number in range(500)]
@@ -268,6 +269,7 @@ def test_outputs_of_another_kind_than_the_heads_are_named(make, head, message):
 # SavedModel
 
 
+@pytest.mark.full
 def test_a_saved_model_stores_its_head(tmp_path):
     path, head = tmp_path / "saved", export.Classification(LABELS)
     export.export_saved_model(classifier(), path, TOKENIZER, head=head, verbose=False)

@@ -85,6 +85,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fault", quick(FAULTS, "changed byte"))
 def test_what_does_not_arrive_whole_is_refused(fault, folder, hub):
     spoil, expected = FAULTS[fault]
@@ -241,6 +242,7 @@ def test_a_card_has_javascript_for_one_file_only(folder):
     assert "## JavaScript" not in large and "## C\n" in large
 
 
+@pytest.mark.full
 def test_the_card_of_a_whisper_model_transcribes_a_sound():
     pytest.importorskip("transformers")
     from helpers import whisper_folder

@@ -70,6 +70,7 @@ def test_an_export_names_what_is_wrong_with_a_search(tmp_path):
             export_onnx(translator(), tmp_path / "out", TOKENIZER, search)
 
 
+@pytest.mark.full
 def test_the_message_for_a_short_output_names_the_constraints(tmp_path):
     pattern = kt.Pattern(regex="[abc]{9}", tokenizer=TOKENIZER)
     model = kt.CausalTransformer(TOKENIZER.vocab_size, 1, d_model=8, num_heads=2, d_ff=16)

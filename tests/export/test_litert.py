@@ -114,6 +114,7 @@ def test_whisper_writes_the_tokens_of_onnx():
     assert found[0][0].any()
 
 
+@pytest.mark.full
 def test_threads_and_workers_share_a_folder():
     translator = Translator(artefact(), workers=3)
     lines = [f"{line} {n}" for n in range(7) for line in LINES]

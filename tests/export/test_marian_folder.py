@@ -133,6 +133,7 @@ def vocabulary(folder):
     return json.loads((folder / "vocab.json").read_text("utf-8"))
 
 
+@pytest.mark.full
 def test_an_imported_model_survives_the_round_trip(opus):
     first, again, model, tokenizers = opus
     loaded, found = marian.load(again)
@@ -158,6 +159,7 @@ def test_transformers_writes_the_same_texts_with_both_folders(opus, beams):
     assert generated(again, read, texts, beams)[1] == expected
 
 
+@pytest.mark.full
 def test_updates_of_lora_are_written(tokenizers, tmp_path):
     model = random_model(tokenizers[0].vocab_size)
     model.enable_lora(rank=2)

@@ -82,6 +82,7 @@ def test_files_that_are_not_part_of_a_saved_model_are_named(tmp_path):
         (tmp_path / name).unlink()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "lookup, kind, words",
     [

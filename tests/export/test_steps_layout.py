@@ -30,6 +30,7 @@ def folder(name):
     return exports.artefact(SEARCHES[name], layout="steps")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", quick(SEARCHES, "beam"))
 def test_workers_return_the_same_results_as_one(name):
     """`test_routes.py` compares both layouts with Keras."""

@@ -112,6 +112,7 @@ def test_no_texts_have_no_translations(translate, onnx_folder):
     assert Translator(onnx_folder, threads=1).n_best([]) == []
 
 
+@pytest.mark.full
 def test_keras_tokens_decode_to_the_same_strings(model, target, nul_id, text_model):
     ids = [[*row, END_ID] for row in tokenizer().encode([t.partition("\0")[0] for t in TEXT])]
     found = SEARCH(model, pad_rows(ids), MAX_LENGTH).ids.numpy()

@@ -259,6 +259,7 @@ EXPORTS = {  # class of `transformers`, text, its row
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", quick(EXPORTS, "classes of two texts"))
 def test_the_command_exports_the_head(case, tmp_path, capsys):
     kind, text, row = EXPORTS[case]

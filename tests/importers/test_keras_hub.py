@@ -172,6 +172,7 @@ def test_llama_without_a_tokenizer():
     assert found(kt.GreedySearch()(model, prompts, NEW).ids) == hub_tasks.generated(model, prompts)
 
 
+@pytest.mark.full
 def test_a_saved_model_includes_its_task(origins, tmp_path):
     origin = origins("gpt2")
     origin.model.save(tmp_path / "model.keras")

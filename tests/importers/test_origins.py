@@ -31,9 +31,11 @@ def origins(tmp_path_factory):
 SIDES = {name: ["right"] if name.startswith("fairseq") else ["left", "right"] for name in CASES}
 
 
+PADDED = [(name, side) for name, sides in SIDES.items() for side in sides if name != "bert"]
+
+
 @pytest.mark.parametrize(
-    "name, side",
-    [(name, side) for name, sides in SIDES.items() for side in sides if name != "bert"],
+    "name, side", tiers.quick(PADDED, *(pair for pair in PADDED if pair[1] == SIDES[pair[0]][0]))
 )
 def test_hidden_states_and_logits_equal_transformers(origins, name, side):
     origin = origins(name)
@@ -56,6 +58,7 @@ def test_hidden_states_and_logits_equal_transformers(origins, name, side):
 SEARCHES = {1: kt.GreedySearch(), 4: kt.BeamSearch(4, length_penalty=0.0)}
 
 
+@pytest.mark.full("whisper-4", "t5-4", "marian-4")
 @pytest.mark.parametrize(
     "name, beams",
     tiers.quick(
@@ -114,6 +117,7 @@ TRAINED = {
 LORA = ["bart", "mbart: a language", "pegasus", "t5"]
 
 
+@pytest.mark.full
 @pytest.mark.nightly("pegasus-None", "mbart: a language-None", "mbart: a language-3", "t5-3")
 @pytest.mark.parametrize(
     "name, rank",

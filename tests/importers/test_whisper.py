@@ -68,6 +68,7 @@ def test_settings_have_our_ids(origin):
     )
 
 
+@pytest.mark.full
 def test_a_model_that_reads_samples_hears_the_same(origin, tmp_path):
     ours, seconds = origin.ours, whisper_folder.FRAMES / 100
     ours.save_weights(tmp_path / "a.weights.h5")

@@ -243,6 +243,7 @@ def test_a_subclassed_model_without_a_loss_is_quiet(kept, read, recwarn):
     assert not lost(recwarn)
 
 
+@pytest.mark.full
 @UNBUILT
 def test_training_and_a_layer_inside_a_functional_model_report_a_loss():
     class Inner(keras.layers.Layer):

@@ -148,6 +148,7 @@ LATE = [f"layers of {kind.__name__}" for kind in KINDS[1:]]
 LATE += ["decoder", "own, shared=False", "quantized head", "block"]
 
 
+@pytest.mark.full("encoder", "layers of Transformer", "own, shared=True")
 @pytest.mark.parametrize("name", quick(FROZEN, *(name for name in FROZEN if name not in LATE)))
 def test_frozen_layers_do_not_change_in_training_and_after_loading(name, tmp_path):
     make, frozen, thawed, count = FROZEN[name]
@@ -163,6 +164,7 @@ def test_frozen_layers_do_not_change_in_training_and_after_loading(name, tmp_pat
     assert not expected or trained(again) == expected
 
 
+@pytest.mark.quick("CausalTransformer")
 @pytest.mark.parametrize(
     "make", [*map(made, KINDS), own], ids=[*(kind.__name__ for kind in KINDS), "own"]
 )
@@ -294,6 +296,7 @@ def differing(model, other):
     return [one.path for one, two in pairs if (numpy64(one) != numpy64(two)).any()]
 
 
+@pytest.mark.quick("CausalTransformer")
 @updated_models
 def test_a_loaded_model_with_updates_trains_as_the_saved_one(name, tmp_path):
     # Without dropout: Keras does not save the states of its random numbers.
@@ -308,6 +311,7 @@ def test_a_loaded_model_with_updates_trains_as_the_saved_one(name, tmp_path):
     assert differing(model, again) == []
 
 
+@pytest.mark.quick("CausalTransformer")
 @updated_models
 def test_weights_load_with_their_updates_or_merged_or_begin_new_ones(name, tmp_path):
     model = UPDATED[name]()
@@ -327,6 +331,7 @@ def test_weights_load_with_their_updates_or_merged_or_begin_new_ones(name, tmp_p
         assert trained(new) == {weight.path for weight in new.trainable_weights}
 
 
+@pytest.mark.full("2-options0")
 @pytest.mark.parametrize("rank, options", [(2, {}), (3, {"lora_alpha": 6})])
 def test_other_updates_load_the_merged_kernel(rank, options, tmp_path):
     model = kt.CausalTransformer(V, **SIZES)
@@ -446,6 +451,7 @@ def test_merged_updates_are_weights(make, tmp_path):
     assert {weight.path.split("/")[-2] for weight in again.trainable_weights} == {"key"}
 
 
+@pytest.mark.full
 def test_kernels_that_train_beside_their_updates_train_in_a_loaded_model(tmp_path):
     model = updated(small(kt.Transformer))
     model.encoder.trainable = False
@@ -458,6 +464,7 @@ def test_kernels_that_train_beside_their_updates_train_in_a_loaded_model(tmp_pat
     assert differing(model, again) == []
 
 
+@pytest.mark.quick("True-Model1")
 @pytest.mark.parametrize("kind", [kt.Model, keras.Model])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_prediction_after_merging_has_the_updates_once(kind, compiled):

@@ -380,6 +380,7 @@ def test_only_learned_positions_have_a_maximum_length(cls):
         model(inputs_of(model))
 
 
+@pytest.mark.full("linear bias-Transformer", "linear bias-TransformerEncoder")
 @kinds
 @pytest.mark.parametrize("variant", tiers.quick(VARIANTS, "linear bias", "own output"))
 def test_a_loaded_model_equals_the_saved_one(variant, cls, tmp_path):
@@ -408,6 +409,7 @@ def test_a_head_on_the_encoder_can_be_saved_cloned_and_copied(variant, tmp_path)
 # Training
 
 
+@pytest.mark.full
 def test_a_model_learns_to_copy():
     """After plain compile and fit, a greedy search copies unseen sentences."""
     vocabulary, length, rows = 11, 5, 2048

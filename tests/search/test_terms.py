@@ -94,6 +94,7 @@ def test_the_best_hypothesis_with_all_terms_is_found(models):
     assert np.mean(found) >= 0.95
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("early_stop", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_without_terms_the_search_equals_a_free_one(early_stop):
     model = FakeModel(11, end_bias=1.0)

@@ -173,6 +173,7 @@ class Twins(keras.Model):
         raise NotImplementedError
 
 
+@pytest.mark.full
 def test_variables_are_matched_by_their_paths(tmp_path):
     whole, resumed = Twins("left", "right"), Twins("right", "left")
     fit(whole, tmp_path / "whole", epochs=2)

@@ -82,6 +82,7 @@ def test_a_model_of_a_user_knows_its_tokenizer(make, tmp_path):
     np.testing.assert_array_equal(loaded(IDS), model(IDS))
 
 
+@pytest.mark.full
 @makers
 def test_an_id_beyond_the_table_gives_one_sentence(make):
     model = fitted(make())
@@ -107,6 +108,7 @@ def test_data_that_the_model_does_not_read_is_refused(make):
         model.fit(IDS, CLASSES, validation_data=(EXTRA, CLASSES), verbose=0)
 
 
+@pytest.mark.full
 def test_inputs_are_known_by_the_keys_of_a_dict():
     ids = keras.Input((None,), dtype="int32", name="text")
     pooled = kt.SequencePooling()(kt.TransformerEncoder(SIZE, **SIZES)(ids))
@@ -151,6 +153,7 @@ def test_updates_inside_a_trained_model_need_a_new_compile(make, kind):
     assert changed and all("lora" in path for path in changed)
 
 
+@pytest.mark.full
 @makers
 def test_recomputed_blocks_inside_a_trained_model_need_a_new_compile(make):
     model = fitted(make(keras.Model))
@@ -176,6 +179,7 @@ def test_layers_frozen_after_a_step_was_traced_need_a_new_compile(make, state):
     assert any((numpy64(weight) != value).any() for weight, value in pairs) == state
 
 
+@pytest.mark.full("True")
 @pytest.mark.parametrize("fits", [False, True])
 def test_layers_of_a_loaded_model_that_were_frozen_need_a_new_compile(fits, tmp_path):
     model = of_encoder()

@@ -380,6 +380,7 @@ def assert_same(one, other, tolerance=1e-6, names=None):
         assert difference <= bound * max(1.0, np.linalg.norm(value)), name
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("case, replicas, accumulate", tiers.quick(RUNS, *QUICK, nightly=NIGHTLY))
 def test_weights_and_logs_equal_one_replica_with_large_batches(trained, case, replicas, accumulate):

@@ -379,6 +379,7 @@ def test_other_number_of_batches_is_refused_within_an_epoch(tmp_path):
     assert fit(make_model(), tmp_path, x=dataset().take(3), **options).epoch == [2]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("eager")
 def test_a_resumed_run_uses_the_new_settings_of_a_callback(tmp_path):
     for patience, epochs, expected in ((1, 1, [0]), (2, 9, [1, 2])):

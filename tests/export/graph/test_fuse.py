@@ -61,6 +61,7 @@ def test_fusing_gives_the_same_logits_with_padding_on_both_sides():
     same_results(graph(forward), fused(forward), **feed)
 
 
+@pytest.mark.full("float32")
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_norm_and_attention_is_one_operator(models, precision):
     found = operators(models[precision])

@@ -182,6 +182,7 @@ def test_a_stream_writes_the_same_lines(answered, command, monkeypatch):
     assert (status, output) == (2, "") and "error: --max-length must be at least 1" in errors
 
 
+@pytest.mark.full("interrupt")
 @pytest.mark.parametrize(
     ("error", "status", "lines", "errors"),
     [

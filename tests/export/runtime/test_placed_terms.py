@@ -184,6 +184,7 @@ def test_documents_keep_their_tags_around_terms(translator):
     assert "mann" in re.sub("<[^>]+>", "", found) and found.count("<b>") == 1
 
 
+@pytest.mark.full
 def test_a_glossary_needs_alignments_and_a_prefix_or_terms():
     plain = Translator(exports.artefact(), threads=1)
     with pytest.raises(ValueError, match=r"`glossary`.*alignments=True.*target_prefix.*Terms"):
