@@ -9,12 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_transformer.call_options import (
-    CALL_OPTIONS,
-    CONSTRAINT_OPTIONS,
-    MOST_SEED,
-    check_pieces,
-)
+from keras_transformer.call_options import CALL_OPTIONS, CONSTRAINT_OPTIONS, MOST_SEED
 from keras_transformer.decoding import is_causal
 from keras_transformer.files import checked_path
 from keras_transformer.padding import check_rows, pad_rows
@@ -25,6 +20,7 @@ from keras_transformer.text.vocabularies import (
     check_tokenizers,
     of_both_sides,
 )
+from keras_transformer.text.words import OptionWords
 from keras_transformer.types import AnyTokenizer, StrPath
 
 LINES_PER_CALL = 1000  # lines that `distil` passes to the teacher at once
@@ -209,12 +205,10 @@ def _ids_of(name: str, value: Any, tokenizer: AnyTokenizer) -> Any:
     is_text = isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
     if option is None or option.rank < 2 or not is_text or not texts:
         return value
-    rows = tokenizer.encode(list(texts))
     if option.rank == 2:
-        return pad_rows(rows)
-    for text, ids in zip(texts, rows, strict=True):
-        check_pieces(name, text, ids)
-    return pad_rows(rows)[np.newaxis]  # the words of all lines
+        return pad_rows(tokenizer.encode(list(texts)))
+    words = OptionWords(tokenizer)
+    return pad_rows([ids for text in texts for ids in words(name, text)])[np.newaxis]
 
 
 def _options_of_lines(options: dict[str, Any], count: int) -> dict[str, Any]:

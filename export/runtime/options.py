@@ -3,16 +3,18 @@
 Shapes: `B` rows of a batch, `N` texts of a row, `L` tokens of the longest.
 """
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.call_options import check_lengths, check_needs, check_pieces
+from keras_transformer.call_options import check_lengths, check_needs
 from keras_transformer.export.artefact.messages import nearest
 from keras_transformer.export.artefact.options import Option, options_of
 from keras_transformer.export.artefact.reader import Artefact
 from keras_transformer.padding import pad_rows
+from keras_transformer.text.words import OptionWords
 from keras_transformer.types import Array
 
 
@@ -94,9 +96,9 @@ class OptionReader:
         if option.rank < 2:
             return value
         if option.rank == 2:
-            return self._ids(name, value)
+            return self._tokenizer.encode(value)
         texts = [value] if isinstance(value, str) else value
-        return [self._ids(name, text) for text in texts]
+        return [ids for text in texts for ids in self._words(name, text)]
 
     def stack(self, name: str, values: Sequence[Any]) -> Array:
         """Returns the input for the values of a batch: (B,), (B, L) or (B, N, L); or a scalar.
@@ -114,9 +116,6 @@ class OptionReader:
         flat = pad_rows([ids for row in values for ids in (*row, *[[]] * (count - len(row)))])
         return flat.reshape(len(values), count, flat.shape[1]).astype(dtype)
 
-    def _ids(self, name: str, value: Any) -> list[int]:
-        """Returns the tokens of a text."""
-        ids = self._tokenizer.encode(value)
-        if self.known[name].rank > 2:
-            check_pieces(name, value, ids)
-        return ids
+    @functools.cached_property
+    def _words(self) -> OptionWords:
+        return OptionWords(self._tokenizer)

@@ -12,9 +12,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from keras_transformer.call_options import check_pieces
 from keras_transformer.text.corpora import read_lines
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.types import Array, Ids, StrPath
+from keras_transformer.types import AnyTokenizer, Array, Ids, StrPath
 
 # Pairs of a source word and a target word.
 Alignment: TypeAlias = tuple[tuple[int, int], ...]
@@ -115,6 +116,55 @@ class PieceWords:
     def counts(self, rows: Sequence[Sequence[int]]) -> list[int]:
         """Returns the number of words of each of several rows of ids."""
         return [1 + self.numbers(ids).max(initial=-1) for ids in rows]
+
+
+class OptionWords:
+    """Turns words of an option, such as `terms`, into the ids that outputs have for them.
+
+    A tokenizer writes a space before a word. In a script without spaces between words, a word
+    within a text has none. There a term is written without it, and a forbidden word is forbidden
+    with and without it.
+
+    Args:
+        tokenizer: tokenizer of the target.
+
+    Example:
+
+    >>> tokenizer = Tokenizer.train(["猫と犬"], 300, model_type="char", hard_vocab_limit=False)
+    >>> words = OptionWords(tokenizer)
+    >>> [[tokenizer.pieces[i] for i in ids] for ids in words("forbidden_words", "犬")]
+    [['▁', '犬'], ['犬']]
+    """
+
+    def __init__(self, tokenizer: AnyTokenizer) -> None:
+        self._encode = tokenizer.encode
+        self._pieces: list[str] = tokenizer.pieces
+        self._ids = {piece: number for number, piece in enumerate(self._pieces)}
+
+    def __call__(self, name: str, word: str) -> list[list[int]]:
+        """Returns the ids of a word, in one form or more.
+
+        Args:
+            name: name of the option.
+            word: str.
+
+        Raises:
+            ValueError: outputs cannot have the word.
+        """
+        ids = self._encode(word)
+        check_pieces(name, word, ids)
+        within = self._within_text(ids) if has_no_spaces(word) else []
+        if name == "terms":
+            return [within or ids]
+        return [ids, within] if within not in ([], ids) else [ids]
+
+    def _within_text(self, ids: list[int]) -> list[int]:
+        """Returns the ids of a word without the space before it; empty if it cannot be left out."""
+        first, *rest = ids
+        piece = self._pieces[first].removeprefix(SPACE)
+        if not piece:
+            return rest
+        return [self._ids[piece], *rest] if piece in self._ids else []
 
 
 def piece_spans(text: str, pieces: Sequence[str]) -> list[tuple[int, int] | None]:

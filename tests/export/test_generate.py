@@ -110,6 +110,29 @@ def test_options_take_texts_in_the_place_of_ids():
         translated([kt.ForbiddenWords()], forbidden_words=[["dog"]] * 6)  # words for each line
 
 
+SPACELESS = ["三十五二百二十一", "十二二三", "九銅十五銀", "二十銅"] * 20
+
+
+@pytest.mark.parametrize("kind", ["char", "unigram", "bpe"])
+def test_words_of_a_script_without_spaces_are_found_within_the_text(kind):
+    tokenizer = kt.Tokenizer.train(SPACELESS, 290, model_type=kind, hard_vocab_limit=False)
+    model = kt.Transformer(
+        tokenizer.vocab_size, 1, d_model=8, num_heads=2, d_ff=16, output_bias=True
+    )
+    bias = np.zeros(tokenizer.vocab_size)
+    bias[[tokenizer.pieces.index(piece) for piece in ("二", "銅", "▁")]] = 90, 80, 70
+    model.get_layer("token_embedding").bias.assign(bias)
+
+    def translated(constraint, **options):
+        search = kt.BeamSearch(4, min_length=6, constraints=[constraint])
+        return kt.translate(search, model, tokenizer, SPACELESS[:2], max_length=9, **options)
+
+    assert translated(kt.ForbiddenWords()) == ["二" * 9] * 2
+    assert translated(kt.ForbiddenWords(), forbidden_words=["二"]) == ["銅" * 9] * 2
+    for text in translated(kt.Terms(), terms=["九", "銀"]):
+        assert set(text) == {*"二九銀"}  # and no space
+
+
 @pytest.mark.parametrize(
     "function, make, told",
     [

@@ -14,6 +14,9 @@ const UNKNOWN_ID = 1;
 // Numbers of fields in ONNX's messages, and one that GraphProto lacks.
 const [GRAPH, INITIALIZER, TENSOR_NAME, NO_FIELD] = [7, 5, 8, 3];
 const BYTES = 2; // the kind of a field
+// Scripts without spaces between words, as in `keras_transformer/text/words.py`.
+const NO_SPACES =
+  /[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uff65\u{20000}-\u{3ffff}]/u;
 // Options that have no effect without another one.
 const NEEDS = { prefix_bias: "biased_prefix" };
 
@@ -112,19 +115,35 @@ export class Options {
     if (rank < 2) return checkedNumber(entry, value);
     if (rank === 2) return this.#ids(entry, value);
     if (!Array.isArray(value)) throw new TypeError(`\`${entry.name}\` must be an array of texts.`);
-    return value.map((text) => this.#ids(entry, text));
+    return value.flatMap((text) => this.#words(entry, text));
   }
 
   /** @param {OptionEntry} entry @param {any} text */
-  #ids({ name, axes }, text) {
+  #ids({ name }, text) {
     if (typeof text !== "string") throw new TypeError(`\`${name}\` must be a text, got ${typeof text}.`);
-    const ids = this.tokenizer.encode(text);
-    const unknown = name === "terms" && ids.includes(UNKNOWN_ID);
-    if (unknown || (axes.length > 2 && !ids.length)) {
+    return this.tokenizer.encode(text);
+  }
+
+  /**
+   * Returns the ids of a word, in one form or more: in a script without spaces between words, a term is
+   * written without the space that the tokenizer puts before it, and a forbidden word is forbidden with
+   * and without it.
+   *
+   * @param {OptionEntry} entry @param {any} text
+   * @returns {number[][]}
+   */
+  #words(entry, text) {
+    const [ids, isTerm] = [this.#ids(entry, text), entry.name === "terms"];
+    if (!ids.length || (isTerm && ids.includes(UNKNOWN_ID))) {
       const piece = JSON.stringify(text);
-      throw new RangeError(`The target's tokenizer has no pieces for ${piece} of ${name}. Leave it out.`);
+      throw new RangeError(`The target's tokenizer has no pieces for ${piece} of ${entry.name}. Leave it out.`);
     }
-    return ids;
+    const pieces = this.tokenizer.pieces;
+    const [first, rest] = [pieces[ids[0]].replace(/^▁/, ""), ids.slice(1)];
+    const place = first ? pieces.indexOf(first) : -1;
+    const within = first ? (place < 0 ? [] : [place, ...rest]) : rest;
+    if (!within.length || place === ids[0] || !NO_SPACES.test(text)) return [ids];
+    return isTerm ? [within] : [ids, within];
   }
 
   /**
