@@ -141,6 +141,7 @@ def test_sampled_pieces_depend_on_seed_and_epoch_and_spell_the_same_text(kind):
     assert spelled == {text.replace(" ", "") for text in TEXTS}
 
 
+@pytest.mark.full
 def test_another_process_resumes_with_the_same_batches(tmp_path):
     TOKENIZER.save(tmp_path / "shared.model")
     code = (

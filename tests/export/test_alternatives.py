@@ -20,7 +20,7 @@ def translator():
     return Translator(exports.artefact(SEARCH))
 
 
-@pytest.mark.full("the dog", "")
+@pytest.mark.full
 @pytest.mark.parametrize("prefix", ["", "the dog", "the dog "])
 def test_the_likeliest_next_tokens_are_completed_by_the_search(translator, prefix):
     model, tokenizer = exports.shared_model(), exports.tokenizer()

@@ -100,6 +100,7 @@ def test_what_does_not_arrive_whole_is_refused(fault, folder, hub):
         assert run(VERIFY, NAME).returncode == 0
 
 
+@pytest.mark.full
 def test_verify_compares_the_stored_answers(folder, tmp_path, capsys, monkeypatch):
     assert verify(folder) == []
     copy = pathlib.Path(shutil.copytree(folder, tmp_path / "copy"))

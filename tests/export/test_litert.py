@@ -126,6 +126,7 @@ def test_threads_and_workers_share_a_folder():
         assert list(found) == [expected] * 4
 
 
+@pytest.mark.full
 def test_a_comparison_on_text_finds_the_tokens_of_keras():
     lines = [line for line in LINES if line]
     found = export.compare_with_keras(exports.shared_model(), artefact(), lines)

@@ -147,6 +147,7 @@ def test_an_imported_model_survives_the_round_trip(opus):
     assert len(order) == len(before) + 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("beams", quick([1, 4], 4))
 def test_transformers_writes_the_same_texts_with_both_folders(opus, beams):
     first, again, *_ = opus

@@ -126,6 +126,7 @@ def saved(spec, folder):
     return folder
 
 
+@pytest.mark.full
 def test_scores_and_greedy_tokens_equal_the_engine(folder):
     """The decoder starts from a vector of zeros."""
     source, target = published.ids(38, rows=100), published.ids(38, rows=100, seed=1)

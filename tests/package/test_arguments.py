@@ -973,6 +973,7 @@ def test_each_argument_has_another_value_in_its_row(case):
 # Models, searches and training are slow.
 SLOW = {name_of(case) for case in (*MODELS, *SEARCHES)} | {"RDrop", "Distillation"}
 SLOW |= {"translate", "generate"}
+SLOW |= {name_of(case) for case in CASES if "_batches" in name_of(case)} - {"pair_batches"}
 SLOW |= {name_of(case) for case in LAYERS if "Block" in name_of(case)}
 TIERS = dict.fromkeys(SLOW, pytest.mark.full)
 # Tests of their folders hold these arguments to a reference.

@@ -31,6 +31,7 @@ def test_a_history_without_an_epoch_is_an_error(history):
         plots.plot_learning_curve(history)
 
 
+@pytest.mark.full
 def test_only_drawing_needs_matplotlib():
     code = """
 import sys

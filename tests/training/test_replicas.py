@@ -390,6 +390,7 @@ def test_weights_and_logs_equal_one_replica_with_large_batches(trained, case, re
     assert_same(trained[case, 1, 1], trained[case, replicas, accumulate], tolerance, names)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_pair_losses_compare_pairs_within_a_replica(trained):
     import keras_transformer as kt

@@ -44,6 +44,7 @@ def batches(folder, sounds, **options):
     return kt.speech_batches(sounds, TEXTS, tokenizer, **{**OPTIONS, **options})
 
 
+@pytest.mark.full
 def test_batches_have_the_features_and_targets_of_whisper(folder, sounds):
     tokenizer = whisper.load(folder)[1]
     data = batches(folder, sounds, shuffle=False, batch_size=3)

@@ -52,7 +52,7 @@ ATTACKS = {
 }
 
 
-@pytest.mark.full("10,000 terms")
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[] if "terms" in name else [pytest.mark.full]) for name in ATTACKS],
