@@ -9,7 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer.call_options import check_lengths, check_needs
+from keras_transformer.call_options import (
+    CALL_OPTIONS,
+    CONSTRAINT_OPTIONS,
+    check_lengths,
+    check_needs,
+)
 from keras_transformer.export.artefact.messages import nearest
 from keras_transformer.export.artefact.options import Option, options_of
 from keras_transformer.export.artefact.reader import Artefact
@@ -64,10 +69,14 @@ class OptionReader:
             if value is None:
                 continue
             if name not in self.known:
+                hint = nearest(name, self.known)
+                if name in CALL_OPTIONS:
+                    hint += f" Export it with options=[{name!r}] if its search has this option."
+                elif name in CONSTRAINT_OPTIONS:
+                    hint += " Export it with a search that has this constraint."
                 raise ValueError(
                     f"{name!r} was passed, but {self._folder} takes the options "
-                    f"{sorted(self.known)}.{nearest(name, self.known)} Export it with "
-                    f"options=[{name!r}] if its search has this option."
+                    f"{sorted(self.known)}.{hint}"
                 )
             if self.known[name].differs(value):
                 by_line[name] = iter(value)

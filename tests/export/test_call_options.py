@@ -86,7 +86,9 @@ def test_every_option_gives_the_results_of_keras(translator):
 @pytest.mark.parametrize(
     "options, error, words",
     [
-        ({"temperature": 0.5}, ValueError, "'temperature' was passed.*takes the options"),
+        ({"temperature": 0.5}, ValueError, r"takes the options.*Export it with options=\['temp"),
+        ({"terms": ["x"]}, ValueError, "takes the options.*a search that has this constraint"),
+        ({"foo": 1}, ValueError, r"'foo' was passed.*takes the options \[.*\]\.$"),
         ({"max_length": 0}, ValueError, "max_length must be at least 1"),
         ({"max_length": 2.5}, TypeError, "max_length must be an integer, got 2.5"),
         ({"beam_width": 4}, ValueError, "beam_width must be at least 1 and at most 3, got 4"),
