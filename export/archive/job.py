@@ -24,6 +24,7 @@ from keras_transformer.export.archive.plan import (
 )
 from keras_transformer.export.archive.worker import TRIES_ENDING, Worker
 from keras_transformer.export.artefact import signature
+from keras_transformer.export.artefact.options import exported_seed
 from keras_transformer.export.artefact.reader import read_artefact
 from keras_transformer.export.ray_cluster import RayError, ray_settings, running_ray
 from keras_transformer.export.runtime.console import tell
@@ -72,7 +73,8 @@ def run_archive(
             together; a killed worker loses these. Defaults to 2,000. For jobs of many millions of
             lines, take more to get fewer files.
         batch_tokens: int, most tokens of a batch, padding included.
-        seed: int, of artefacts that sample. Defaults to `None`: drawn once for the whole job.
+        seed: int, of artefacts that sample. Defaults to `None`: that of the exported search, or
+            drawn once for the whole job.
         address: of a Ray cluster, such as "auto". Defaults to "local", this machine alone. Ray
             then listens on 127.0.0.1 only, unless the program has imported Ray before. If Ray
             already runs in this process, it is used.
@@ -115,7 +117,7 @@ def run_archive(
         "with_source": with_source,
         "part_lines": part_lines,
         "batch_tokens": batch_tokens,
-        "seed": seed,
+        "seed": exported_seed(manifest) if seed is None else seed,
     }
     paths = find_inputs(inputs)
     folder.mkdir(parents=True, exist_ok=True)

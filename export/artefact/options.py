@@ -75,6 +75,11 @@ def _depth(value: Any) -> float:
 SEED_OPTION = Option(SEED, "int32", 0, None, 0, MOST_SEED)
 
 
+def exported_seed(manifest: Mapping[str, Any]) -> int | None:
+    """Returns the seed of an exported search; `None` if each call draws one."""
+    return ((manifest.get("search") or {}).get("config") or {}).get("seed")
+
+
 def options_of(manifest: Mapping[str, Any]) -> dict[str, Option]:
     """Returns the options of a manifest by name."""
     return {entry["name"]: _option(entry) for entry in manifest.get("options", [])}

@@ -25,7 +25,7 @@ import numpy as np
 from keras_transformer.export.artefact import signature
 from keras_transformer.export.artefact.hub import download
 from keras_transformer.export.artefact.messages import shorten
-from keras_transformer.export.artefact.options import SEED_OPTION, Option
+from keras_transformer.export.artefact.options import SEED_OPTION, Option, exported_seed
 from keras_transformer.export.artefact.reader import Artefact, ArtefactError, read_artefact
 from keras_transformer.export.artefact.results import ResultMaker, Row
 from keras_transformer.export.runtime.batching import (
@@ -170,7 +170,8 @@ class Runner:
 
         Args:
             items: iterable of inputs, as the runner's other methods take them.
-            seed: int from 0 to 2^31 - 2, if the artefact samples. Defaults to `None`: random.
+            seed: int from 0 to 2^31 - 2, if the artefact samples. Defaults to `None`: that of the
+                exported search, or random.
             tokens_per_batch: int, maximum number of tokens of a batch, padding included.
             read_ahead: int, maximum number of items that are read beyond the last result. They are
                 sorted by length together.
@@ -304,6 +305,8 @@ class Runner:
                     "draws no random numbers. Leave it out, or export the model with Sampling."
                 )
             return {}
+        if seed is None:
+            seed = exported_seed(self.manifest)
         if seed is None:
             seed = secrets.randbelow(signature.MOST_SEED + 1)
         SEED_OPTION.check(seed)

@@ -332,8 +332,8 @@ class Generator(SearchRunner):
 
     An artefact that samples takes a seed. The seed, the prompt's tokens and the number of the
     sample determine a text. Other prompts of a call, their order, batches, workers and threads have
-    no effect, and equal prompts get equal texts. Without a seed each call draws one for all its
-    prompts.
+    no effect, and equal prompts get equal texts. Without a seed, here and in the exported search,
+    each call draws one for all its prompts.
 
     Arguments and errors are the same as in `Translator`.
 
@@ -370,7 +370,8 @@ class Generator(SearchRunner):
 
         Args:
             prompts: iterable of str, or of bytes in UTF-8. A newline at the end is removed.
-            seed: int from 0 to 2^31 - 2, for an artefact that samples. Defaults to `None`: random.
+            seed: int from 0 to 2^31 - 2, for an artefact that samples. Defaults to `None`: the
+                seed of the exported search, or if it has none, a random one for each call.
             tokens_per_batch: int, maximum number of prompt tokens of a batch, padding included. A
                 longer prompt is a batch alone.
             **options: as in `Translator.translate`. An artefact that samples always takes

@@ -154,9 +154,9 @@ class Sampling(IndependentSearch):
         temperature: number above 0; below 1 sharpens, above 1 flattens. Defaults to 1.0.
         top_k: int, 0 for no such limit. Defaults to 0.
         top_p: number in (0, 1], 1.0 for no such limit. Defaults to 1.0.
-        seed: int in [0, 2^31 - 2]; `None` for a new one at each eager call. A traced graph
-            (SavedModel, ONNX) holds the seed that was drawn while tracing, unless the call gets
-            `seed` as a tensor.
+        seed: int in [0, 2^31 - 2]; `None` for a new one at each eager call. A `tf.function` holds
+            the seed that was drawn while tracing, unless the call gets `seed` as a tensor. An
+            exported search has the input `seed`, for which the runtime also takes this one.
         num_samples: int, W. Defaults to 1.
         min_length, allow_unknown, constraints, token_scores, alignments: as in
             `GreedySearch`.

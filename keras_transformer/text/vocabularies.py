@@ -75,17 +75,47 @@ def _layers(model: Any) -> list[Any]:
     return model._flatten_layers() if hasattr(model, "_flatten_layers") else [model]
 
 
+def _tables(model: Any, side: str) -> list[Any]:
+    """Returns the tables of a model that hold ids of a side; all tables if none is known to.
+
+    A table may be part of several models: of a translator, where it serves both sides, and of
+    another one, which has its encoder and a decoder of its own.
+    """
+    layers = _layers(model)
+    tables = [layer for layer in layers if hasattr(layer, "digests")]
+    inside: dict[str, set[int]] = {"source": set(), "target": set()}
+    for part in layers:
+        if hasattr(part, "encoder") and hasattr(part, "decoder"):
+            inside["source"] |= {id(layer) for layer in _layers(part.encoder)}
+            inside["target"] |= {id(layer) for layer in _layers(part.decoder)}
+    apart = (inside["source"] | inside["target"]) - inside[side]
+    return [table for table in tables if id(table) not in apart] or tables
+
+
 def recorded_digests(model: Any) -> dict[str, str]:
     """Returns the recorded digests of the tokenizers of a model, by side."""
-    found = (getattr(layer, "digests", {}) for layer in _layers(model))
-    return {side: digest for each in found for side, digest in each.items()}
+    return {
+        side: table.digests[side]
+        for side in ("source", "target")
+        for table in _tables(model, side)
+        if side in table.digests
+    }
 
 
 def record_digests(model: Any, record: Mapping[str, str]) -> None:
-    """Records digests, by side, in each table of embeddings of a model."""
-    for layer in _layers(model):
-        if hasattr(layer, "digests"):
-            layer.digests = dict(record)
+    """Records digests, by side, in each table of embeddings of a model that holds ids of the side.
+
+    A side without a digest is forgotten, except for the target of a table that other models write
+    with, if this model only reads it.
+    """
+    writes = any(hasattr(layer, "decode_step") for layer in _layers(model))
+    for side in ("target", "source"):
+        for table in _tables(model, side):
+            others = {name: digest for name, digest in table.digests.items() if name != side}
+            if side in record:
+                table.digests = {**others, side: record[side]}
+            elif side == "source" or writes or "source" not in others:
+                table.digests = others
 
 
 def with_tokenizers(model: Any, tokenizers: Any) -> tuple[Any, Any]:

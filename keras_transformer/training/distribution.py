@@ -86,7 +86,8 @@ class Model(UpdateRecord, keras.Model):
         """The digests of the tokenizers that the weights were trained with, by side.
 
         The sides are "source" and "target". Empty if they are not known, or after you set it to
-        `{}` to train the weights with another vocabulary.
+        `{}` to train the weights with another vocabulary. Models that share a table of embeddings
+        share its record.
         """
         return recorded_digests(self)
 

@@ -30,6 +30,20 @@ def test_generate_continues_prompts_as_the_exported_model(search):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("layout", ["loop", "steps"])
+def test_an_exported_seed_is_the_default_of_a_call(layout):
+    search = kt.Sampling(1.5, seed=5, num_samples=2)
+    generator = Generator(exports.artefact(search, "generate", layout=layout), threads=1)
+    options = {"max_length": exports.MAX_LENGTH}
+    given = search, exports.shared_model("generate"), TOKENIZER, PROMPTS
+    expected = kt.generate(*given, **options)
+    assert generator.generate(PROMPTS) == generator.generate(PROMPTS, seed=5) == expected
+    assert kt.generate(*given, **options, seed=6) == generator.generate(PROMPTS, seed=6) != expected
+    if layout == "steps":
+        assert ["".join(generator.stream(prompt)) for prompt in PROMPTS] == expected
+
+
+@pytest.mark.full
 def test_translators_sample_as_keras():
     translator = Translator(exports.artefact(exports.SAMPLING, layout="steps"), threads=1)
     options = {"max_length": exports.MAX_LENGTH, "seed": 5}

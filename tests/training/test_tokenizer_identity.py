@@ -288,6 +288,60 @@ def test_models_that_share_the_table_share_the_record():
     assert model.tokenizers == guided.tokenizers == {"source": OWN.digest, "target": OWN.digest}
 
 
+def with_new_decoder(model, tokenizer):
+    return kt.Transformer(tokenizer.vocab_size, **SIZES, encoder=model.encoder)
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+@pytest.mark.parametrize("two_vocabularies", [False, True])
+def test_a_new_decoder_on_a_trained_encoder_has_a_target_of_its_own(two_vocabularies, cleared):
+    sizes = {"target_vocab_size": ALIEN.vocab_size} if two_vocabularies else {}
+    target = ALIEN if two_vocabularies else OWN
+    old = fitted(kt.Transformer(OWN.vocab_size, **sizes, **SIZES), batches(OWN, target))
+    record = {"source": OWN.digest, "target": target.digest}
+    new = with_new_decoder(old, LARGE)
+    assert new.tokenizers == {"source": OWN.digest}
+    if cleared:
+        new.tokenizers = {}
+    assert fitted(new, batches(OWN, LARGE)).tokenizers == {
+        "source": OWN.digest,
+        "target": LARGE.digest,
+    }
+    assert old.tokenizers == record
+    check(new, target_tokenizer=LARGE)
+    check(old, target_tokenizer=target)
+    with pytest.raises(ValueError, match=OTHER.format("source")):
+        new.fit(batches(ALIEN, LARGE), verbose=0)
+
+
+def test_a_head_that_forgets_its_tokenizer_leaves_the_target_of_the_translator():
+    model = translator()
+    ids = keras.Input((None,), dtype="int32")
+    vectors = kt.SequencePooling()(model.encoder(ids))
+    head = kt.Model(ids, keras.layers.Dense(2)(vectors))
+    head.tokenizers = {}
+    assert model.tokenizers == {"target": OWN.digest}
+    labelled = kt.classification_batches(SOURCES, ["x", "y"], OWN)
+    head.compile("sgd", kt.SequenceCrossentropy(pad_id=-1))
+    head.fit(labelled, verbose=0)
+    check(model)
+
+
+def test_layers_of_a_language_model_forget_its_tokenizer():
+    language_model = kt.CausalTransformer(OWN.vocab_size, **SIZES)
+    model = kt.Model(language_model.input, language_model.output)
+    fitted(model, kt.language_model_batches(SOURCES, OWN))
+    assert model.tokenizers == language_model.tokenizers == {"target": OWN.digest}
+    model.tokenizers = {}
+    assert model.tokenizers == language_model.tokenizers == {}
+
+
+def test_members_of_an_ensemble_keep_their_targets_apart():
+    old = translator()
+    new = fitted(with_new_decoder(old, OWN), batches())
+    check(kt.Ensemble([old, new]))
+
+
 def test_models_that_no_batches_of_ours_trained_accept_every_tokenizer():
     ids = np.full((2, 3), 5)
     data = tf.data.Dataset.from_tensors(({"source_ids": ids, "target_ids": ids}, ids))
