@@ -26,11 +26,11 @@ from keras_transformer.export.exporter import Rule, check_rules
 from keras_transformer.export.litert_model import OPENER
 from keras_transformer.export.proof import run_exported
 from keras_transformer.export.proof.comparison import best_rows
-from keras_transformer.export.runtime.lines import text_of
 from keras_transformer.export.staging import ExportError
 from keras_transformer.padding import pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID, UNKNOWN_ID
 from keras_transformer.text.corpora import read_lines
+from keras_transformer.text.lines import text_of
 from keras_transformer.text.vocabularies import check_tokenizers
 from keras_transformer.text.words import bleu_tokens
 from keras_transformer.types import StrPath

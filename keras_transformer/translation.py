@@ -15,6 +15,7 @@ from keras_transformer.files import checked_path
 from keras_transformer.padding import check_rows, pad_rows
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 from keras_transformer.text.corpora import read_lines
+from keras_transformer.text.lines import text_of
 from keras_transformer.text.vocabularies import (
     check_tokenizer,
     check_tokenizers,
@@ -43,7 +44,8 @@ def translate(
         search: a search, such as `BeamSearch` or `GreedySearch`.
         model: `Transformer`, or any other model with a source of text that `search` supports.
         tokenizer: `Tokenizer`.
-        lines: list of N strings.
+        lines: list of N strings. As in `Translator`, a line end at the end is removed, and a line
+            ends at a NUL character.
         tokens_per_batch: greatest number of source tokens of a batch, padding included. A longer
             line is a separate batch. Defaults to 4096.
         target_tokenizer: `Tokenizer` of the target. Defaults to `None`: `tokenizer` for both.
@@ -95,7 +97,8 @@ def generate(
         search: a search, such as `Sampling` or `GreedySearch`.
         model: `CausalTransformer`, or any other language model that `search` supports.
         tokenizer: `Tokenizer`.
-        prompts: list of N strings.
+        prompts: list of N strings. As in `Generator`, a line end at the end is removed; write two
+            to keep one. A prompt ends at a NUL character.
         tokens_per_batch: greatest number of prompt tokens of a batch, padding included. A longer
             prompt is a separate batch. Defaults to 2048.
         **options: options of the search's call, such as `max_length`, `temperature` or `seed`. An
@@ -170,6 +173,7 @@ def _best_texts(
     if tokens_per_batch < 1:
         raise ValueError(f"tokens_per_batch must be at least 1, but it is {tokens_per_batch}.")
     check_tokenizers(model, tokenizers)
+    lines = list(map(text_of, lines))
     pieces = tokenizers["source"].encode(lines)
     ids = [[*begin, *row, *end] for row in pieces]
     options = {name: _ids_of(name, x, tokenizers["target"]) for name, x in options.items()}

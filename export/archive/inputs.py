@@ -22,7 +22,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from keras_transformer.export.runtime.lines import check_length, iter_lines, without_mark
+from keras_transformer.export.runtime.lines import iter_lines, without_mark
+from keras_transformer.text.lines import check_length
 from keras_transformer.types import StrPath
 
 

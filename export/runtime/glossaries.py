@@ -20,8 +20,8 @@ import numpy as np
 
 from keras_transformer.export.artefact.options import Option
 from keras_transformer.export.artefact.results import Details, Row, Translation
-from keras_transformer.export.runtime.lines import text_of
 from keras_transformer.text.glossary import Glossary, Occurrence
+from keras_transformer.text.lines import text_of
 from keras_transformer.text.words import NO_SPACES, has_no_spaces, piece_spans
 from keras_transformer.types import StrPath
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.results import Row
-from keras_transformer.export.runtime.lines import text_of
 from keras_transformer.padding import pad_rows
+from keras_transformer.text.lines import text_of
 from keras_transformer.types import Array
 
 

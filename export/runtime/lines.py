@@ -9,12 +9,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
-from keras_transformer.export.artefact.messages import shorten
 from keras_transformer.export.artefact.results import Translation, as_json, fields
 from keras_transformer.export.runtime.batching import explained
-
-# The limit of a line without its end. A file without line ends would otherwise fill the memory.
-MOST_LINE_BYTES = 2**24
+from keras_transformer.text.lines import MOST_LINE_BYTES, is_too_long
 
 
 def iter_lines(file: BinaryIO) -> Iterator[bytes]:
@@ -24,7 +21,7 @@ def iter_lines(file: BinaryIO) -> Iterator[bytes]:
     """
     # Two bytes for the line end.
     for line in iter(functools.partial(file.readline, MOST_LINE_BYTES + 2), b""):
-        if len(line) > MOST_LINE_BYTES and _is_too_long(line):
+        if len(line) > MOST_LINE_BYTES and is_too_long(line):
             while line and not line.endswith(b"\n"):
                 line = file.readline(2**16)
             line = _too_long_line()
@@ -36,47 +33,10 @@ def _too_long_line() -> bytes:
     return bytes(MOST_LINE_BYTES + 1)
 
 
-def _is_too_long(line: bytes) -> bool:
-    return len(line.removesuffix(b"\n").removesuffix(b"\r")) > MOST_LINE_BYTES
-
-
 def without_mark(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Yields the lines of a file, without the byte order mark with which Windows begins it."""
     for number, line in enumerate(lines):
         yield line if number else line.removeprefix(codecs.BOM_UTF8)
-
-
-def check_length(line: str | bytes) -> None:
-    """Raises `ValueError` for a line of more than `MOST_LINE_BYTES`, without the line end.
-
-    A string counts as UTF-8.
-    """
-    if 4 * len(line) <= MOST_LINE_BYTES:  # a character has at most 4 bytes
-        return
-    if _is_too_long(line.encode("utf-8", "replace") if isinstance(line, str) else line):
-        raise ValueError(f"more than {MOST_LINE_BYTES} bytes in one line; split it")
-
-
-def text_of(line: str | bytes) -> str:
-    """Returns the text of a line, without its line end. The text ends at a NUL character.
-
-    Raises:
-        TypeError: the line is neither str nor bytes.
-        ValueError: the line is not Unicode text, or too long.
-    """
-    if not isinstance(line, (str, bytes)):
-        raise TypeError(f"A line must be str or bytes, got {type(line).__name__}: {shorten(line)}.")
-    check_length(line)
-    if isinstance(line, bytes):
-        try:
-            line = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"not UTF-8 at byte {error.start + 1} ({error.reason})") from error
-    try:
-        line.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"half a surrogate pair at character {error.start + 1}") from error
-    return line.removesuffix("\n").removesuffix("\r").partition("\0")[0]
 
 
 class Format(NamedTuple):

@@ -70,10 +70,10 @@ class OptionReader:
                 continue
             if name not in self.known:
                 hint = nearest(name, self.known)
-                if name in CALL_OPTIONS:
+                if name in CONSTRAINT_OPTIONS or name in ("length_penalty", "temperature"):
+                    hint += " Export it with a search that has it."
+                elif name in CALL_OPTIONS:
                     hint += f" Export it with options=[{name!r}] if its search has this option."
-                elif name in CONSTRAINT_OPTIONS:
-                    hint += " Export it with a search that has this constraint."
                 raise ValueError(
                     f"{name!r} was passed, but {self._folder} takes the options "
                     f"{sorted(self.known)}.{hint}"

@@ -369,7 +369,8 @@ class Generator(SearchRunner):
         """Returns the best continuation of each prompt; with sampling, its most likely sample.
 
         Args:
-            prompts: iterable of str, or of bytes in UTF-8. A newline at the end is removed.
+            prompts: iterable of str, or of bytes in UTF-8. A line end at the end is removed; write
+                two to keep one.
             seed: int from 0 to 2^31 - 2, for an artefact that samples. Defaults to `None`: the
                 seed of the exported search, or if it has none, a random one for each call.
             tokens_per_batch: int, maximum number of prompt tokens of a batch, padding included. A

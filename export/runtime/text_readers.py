@@ -19,9 +19,9 @@ from keras_transformer.export.runtime.input_readers import (
     check_names,
     parse_json,
 )
-from keras_transformer.export.runtime.lines import text_of
 from keras_transformer.special_ids import BEGIN_ID, END_ID, PAD_ID
 from keras_transformer.text.corpora import encode_words
+from keras_transformer.text.lines import text_of
 from keras_transformer.text.vocabularies import between_of
 
 

@@ -86,8 +86,9 @@ def test_every_option_gives_the_results_of_keras(translator):
 @pytest.mark.parametrize(
     "options, error, words",
     [
-        ({"temperature": 0.5}, ValueError, r"takes the options.*Export it with options=\['temp"),
-        ({"terms": ["x"]}, ValueError, "takes the options.*a search that has this constraint"),
+        ({"temperature": 0.5}, ValueError, "takes the options.*Export it with a search that has"),
+        ({"terms": ["x"]}, ValueError, "takes the options.*Export it with a search that has it"),
+        ({"top_k": 3}, ValueError, r"takes the options.*Export it with options=\['top_k'\] if"),
         ({"foo": 1}, ValueError, r"'foo' was passed.*takes the options \[.*\]\.$"),
         ({"max_length": 0}, ValueError, "max_length must be at least 1"),
         ({"max_length": 2.5}, TypeError, "max_length must be an integer, got 2.5"),

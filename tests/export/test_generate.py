@@ -29,6 +29,19 @@ def test_generate_continues_prompts_as_the_exported_model(search):
     assert kt.generate(*given, PROMPTS[::-1], **options)[::-1] == expected
 
 
+@pytest.mark.parametrize("kind", ["generate", "translate"])
+def test_a_text_ends_as_in_the_runtime(kind):
+    function, model = getattr(kt, kind), exports.shared_model(kind)
+    search, ends = kt.GreedySearch(), ["", "\n", "\r\n", "\0", "\0 dog\n"]
+    (expected, *others) = function(search, model, TOKENIZER, [f"a man{end}" for end in ends], 99)
+    assert expected and others == [expected] * 4
+    assert function(search, model, TOKENIZER, [b"a man"], 99) == [expected]
+    assert TOKENIZER.encode("a man\0 dog") != TOKENIZER.encode("a man")
+    for wrong, error in ((5, TypeError), (b"\xff", ValueError), ("\ud800", ValueError)):
+        with pytest.raises(error):
+            function(search, model, TOKENIZER, [wrong])
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("layout", ["loop", "steps"])
 def test_an_exported_seed_is_the_default_of_a_call(layout):

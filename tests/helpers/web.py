@@ -8,8 +8,8 @@ import numpy as np
 from helpers import exports, forced, node, texts
 
 from keras_transformer.export.runtime import Translator
-from keras_transformer.export.runtime.lines import text_of
 from keras_transformer.padding import pad_rows
+from keras_transformer.text.lines import text_of
 
 WORDS = " ".join(texts.LINES).split()
 RARE = ["😀", "é", "ﬁ", "日本", "e\u0301", "<s>", "x\u0001", "👨‍👩‍👧", "\u00a0", "ß?"]

@@ -15,7 +15,8 @@ from pyarrow import parquet
 
 from keras_transformer.export.archive.inputs import cut, kind_of, read
 from keras_transformer.export.runtime import lines
-from keras_transformer.export.runtime.lines import MOST_LINE_BYTES
+from keras_transformer.text import lines as text_lines
+from keras_transformer.text.lines import MOST_LINE_BYTES
 
 TEXTS = archives.lines(23)
 
@@ -160,7 +161,8 @@ def test_a_huge_line_is_refused_and_does_not_fill_memory(kind, tmp_path):
 
 
 def test_lines_that_are_too_long_share_one_placeholder(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "MOST_LINE_BYTES", 11)
+    for module in (lines, text_lines):
+        monkeypatch.setattr(module, "MOST_LINE_BYTES", 11)
     path = tmp_path / "in.txt"
     whole = [b"x" * 11 + b"\n", b"x" * 11 + b"\r\n", b"x" * 11]
     longer = [b"y" * 12 + b"\n", b"y" * 12 + b"\r\n", b"y" * 11 + b"\rz\n", b"y" * 100_003 + b"\n"]
@@ -169,10 +171,10 @@ def test_lines_that_are_too_long_share_one_placeholder(tmp_path, monkeypatch):
         found = list(lines.iter_lines(file))
     assert len(set(map(id, found[:4]))) == 1 and found[4:] == whole
     for line in (*whole, *map(bytes.decode, whole), "ä" * 5 + "a\r\n"):
-        lines.check_length(line)
+        text_lines.check_length(line)
     for line in (*found[:4], "ä" * 6):
         with pytest.raises(ValueError, match="more than 11 bytes in one line"):
-            lines.check_length(line)
+            text_lines.check_length(line)
 
 
 @pytest.mark.parametrize("damage", ["cut", "overwritten"])

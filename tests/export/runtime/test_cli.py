@@ -17,9 +17,9 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from keras_transformer.export.runtime import open_runner
 from keras_transformer.export.runtime.__main__ import main
-from keras_transformer.export.runtime.lines import MOST_LINE_BYTES
 from keras_transformer.export.runtime.steps_session import StepsSession
 from keras_transformer.search import GreedySearch
+from keras_transformer.text.lines import MOST_LINE_BYTES
 
 LINES = ["two dogs\ta man", "", "a man\trides a bicycle"]
 
