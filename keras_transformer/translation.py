@@ -52,7 +52,7 @@ def translate(
         **options: options of the search's call, such as `max_length`. An array with one row for
             each line gives each line its own. Those that hold ids also take texts, as in
             `Translator`: `target_prefix` one text or one for each line, and `forbidden_words` and
-            `terms` a list of words for all lines.
+            `terms` a list of words for all lines, or one for each line.
 
     Returns:
         List of N strings, the best translation of each line; "" for a blank line, as in
@@ -206,13 +206,22 @@ def _ids_of(name: str, value: Any, tokenizer: AnyTokenizer) -> Any:
     """Returns the ids for texts in the place of an option's ids; other values as they are."""
     option = CALL_OPTIONS.get(name) or CONSTRAINT_OPTIONS.get(name)
     texts = [value] if isinstance(value, str) else value
-    is_text = isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
-    if option is None or option.rank < 2 or not is_text or not texts:
+    if option is None or option.rank < 2 or not isinstance(texts, list | tuple):
         return value
     if option.rank == 2:
-        return pad_rows(tokenizer.encode(list(texts)))
+        return pad_rows(tokenizer.encode(list(texts))) if texts and _are_texts(texts) else value
+    lines = [texts] if _are_texts(texts) else texts  # the words of all lines, or of each
+    if not all(isinstance(line, list | tuple) and _are_texts(line) for line in lines):
+        return value
     words = OptionWords(tokenizer)
-    return pad_rows([ids for text in texts for ids in words(name, text)])[np.newaxis]
+    rows = [[ids for text in line for ids in words(name, text)] for line in lines]
+    count = max(map(len, rows))
+    flat = pad_rows([ids for row in rows for ids in (*row, *[[]] * (count - len(row)))])
+    return flat.reshape(len(rows), count, flat.shape[1])
+
+
+def _are_texts(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def _options_of_lines(options: dict[str, Any], count: int) -> dict[str, Any]:

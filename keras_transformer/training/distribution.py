@@ -128,6 +128,25 @@ class Model(UpdateRecord, keras.Model):
         with clear_id_errors():
             return super().predict(x, *args, **kwargs)
 
+    @functools.wraps(keras.Model.train_on_batch)
+    def train_on_batch(self, x: Any, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        check_data(self, x, y)
+        refuse_changed_layers(self)
+        with clear_id_errors():
+            return super().train_on_batch(x, y, *args, **kwargs)
+
+    @functools.wraps(keras.Model.test_on_batch)
+    def test_on_batch(self, x: Any, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        check_data(self, x, y)
+        with clear_id_errors():
+            return super().test_on_batch(x, y, *args, **kwargs)
+
+    @functools.wraps(keras.Model.predict_on_batch)
+    def predict_on_batch(self, x: Any) -> Any:
+        check_data(self, x)
+        with clear_id_errors():
+            return super().predict_on_batch(x)
+
     def enable_lora(self, rank: int, names: tuple[str, ...] = ("query", "value")) -> None:
         """Adds trainable low-rank updates to some projections, and freezes all other weights.
 

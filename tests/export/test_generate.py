@@ -133,8 +133,14 @@ def test_options_take_texts_in_the_place_of_ids():
         assert translated([constraint], **{name: words}) == expected != translated()
         with pytest.raises(ValueError, match=f"no pieces for '' of {name}. Leave it out"):
             translated([constraint], **{name: ["dog", ""]})
+    each = [["dog", "red"], [], [], ["a man"], [], ["dog"]]  # words of each line
+    alone = [
+        kt.translate(search_with(kt.Terms()), model, TOKENIZER, [line], max_length=9, terms=[*own])
+        for line, own in zip(PROMPTS, each, strict=True)
+    ]
+    assert translated([kt.Terms()], terms=each) == [text for (text,) in alone]
     with pytest.raises(TypeError, match="reads token ids, but text was passed"):
-        translated([kt.ForbiddenWords()], forbidden_words=[["dog"]] * 6)  # words for each line
+        translated([kt.ForbiddenWords()], forbidden_words=[["dog", 5]] * 6)
 
 
 SPACELESS = ["三十五二百二十一", "十二二三", "九銅十五銀", "二十銅"] * 20
