@@ -52,6 +52,23 @@ def pad_rows(
     return array
 
 
+def pad_words(lines: Sequence[Sequence[Sequence[int]]]) -> Array:
+    """Puts the ids of the words of each line into one array, padded with 0.
+
+    Args:
+        lines: B lists of words, each word a list of ids.
+
+    Returns:
+        int32 (B, N, L): N words of the line with the most, L ids of the longest word.
+
+    >>> pad_words([[[5, 7], [9]], []]).shape
+    (2, 2, 2)
+    """
+    count = max(map(len, lines))
+    flat = pad_rows([word for line in lines for word in (*line, *[[]] * (count - len(line)))])
+    return flat.reshape(len(lines), count, flat.shape[1])
+
+
 def check_rows(value: object, name: str) -> None:
     """Raises `ValueError` if a list has lists of different lengths.
 

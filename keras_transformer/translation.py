@@ -12,7 +12,7 @@ import numpy as np
 from keras_transformer.call_options import CALL_OPTIONS, CONSTRAINT_OPTIONS, MOST_SEED
 from keras_transformer.decoding import is_causal
 from keras_transformer.files import checked_path
-from keras_transformer.padding import check_rows, pad_rows
+from keras_transformer.padding import check_rows, pad_rows, pad_words
 from keras_transformer.special_ids import BEGIN_ID, END_ID
 from keras_transformer.text.corpora import read_lines
 from keras_transformer.text.lines import text_of
@@ -214,10 +214,7 @@ def _ids_of(name: str, value: Any, tokenizer: AnyTokenizer) -> Any:
     if not all(isinstance(line, list | tuple) and _are_texts(line) for line in lines):
         return value
     words = OptionWords(tokenizer)
-    rows = [[ids for text in line for ids in words(name, text)] for line in lines]
-    count = max(map(len, rows))
-    flat = pad_rows([ids for row in rows for ids in (*row, *[[]] * (count - len(row)))])
-    return flat.reshape(len(rows), count, flat.shape[1])
+    return pad_words([[ids for text in line for ids in words(name, text)] for line in lines])
 
 
 def _are_texts(values: Sequence[Any]) -> bool:

@@ -73,8 +73,8 @@ def run_archive(
             together; a killed worker loses these. Defaults to 2,000. For jobs of many millions of
             lines, take more to get fewer files.
         batch_tokens: int, most tokens of a batch, padding included.
-        seed: int, of artefacts that sample. Defaults to `None`: that of the exported search, or
-            drawn once for the whole job.
+        seed: int, of artefacts that sample. Defaults to `None`: the seed of the exported search;
+            without one, the whole job draws one.
         address: of a Ray cluster, such as "auto". Defaults to "local", this machine alone. Ray
             then listens on 127.0.0.1 only, unless the program has imported Ray before. If Ray
             already runs in this process, it is used.

@@ -18,7 +18,7 @@ from keras_transformer.call_options import (
 from keras_transformer.export.artefact.messages import nearest
 from keras_transformer.export.artefact.options import Option, options_of
 from keras_transformer.export.artefact.reader import Artefact
-from keras_transformer.padding import pad_rows
+from keras_transformer.padding import pad_rows, pad_words
 from keras_transformer.text.words import OptionWords
 from keras_transformer.types import Array
 
@@ -121,9 +121,7 @@ class OptionReader:
             return np.array(values if rank else values[0], dtype)
         if rank == 2:
             return pad_rows(values).astype(dtype)
-        count = max(map(len, values))
-        flat = pad_rows([ids for row in values for ids in (*row, *[[]] * (count - len(row)))])
-        return flat.reshape(len(values), count, flat.shape[1]).astype(dtype)
+        return pad_words(values).astype(dtype)
 
     @functools.cached_property
     def _words(self) -> OptionWords:

@@ -170,8 +170,8 @@ class Runner:
 
         Args:
             items: iterable of inputs, as the runner's other methods take them.
-            seed: int from 0 to 2^31 - 2, if the artefact samples. Defaults to `None`: that of the
-                exported search, or random.
+            seed: int from 0 to 2^31 - 2, if the artefact samples. Defaults to `None`: the
+                seed of the exported search, or a random one.
             tokens_per_batch: int, maximum number of tokens of a batch, padding included.
             read_ahead: int, maximum number of items that are read beyond the last result. They are
                 sorted by length together.

@@ -1,4 +1,4 @@
-"""What `Model` checks before and during training: data, ids, losses, and layers that changed.
+"""The checks of `Model` before and during training: data, ids, losses and changed layers.
 
 The checks run on the host, before a step is traced. Ids of datasets are seen by the model only;
 TensorFlow's errors for them become one sentence.
@@ -90,7 +90,7 @@ def clear_id_errors() -> Iterator[None]:
     """Replaces TensorFlow's errors, a page about graphs, for rows that do not fit a table."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # of TensorFlow, which this module does not import
         if found := re.search(LONGER_THAN + r"(\d+)", str(error)):
             raise ValueError(
                 f"A row of the data is longer than the {found[1]} learned positions of the model. "
